@@ -1,0 +1,266 @@
+//! Counters with one writer and any number of readers.
+//!
+//! Owns: the counter blocks. Never does: an atomic read-modify-write. Invariant: one thread at a
+//! time adds to a block (the lcore that owns the queue), so an addition is a plain load and store;
+//! blocks lie on cache lines of their own.
+
+use sheafio_mempool::sync::{AtomicU64, Ordering};
+
+/// Why a packet was dropped. Every drop has a name and a count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum DropReason {
+    /// The TX ring was full when the packet was to be sent.
+    TxFull,
+    /// The device was gone or its socket dead when the packet was to be sent.
+    DeviceGone,
+    /// The packet lay in the TX ring when the port closed and was not sent.
+    TxUnsent,
+    /// The kernel refused the TX descriptor (`tx_invalid_descs` of `struct xdp_statistics`).
+    TxInvalid,
+    /// A received descriptor did not lie within one frame.
+    RxInvalid,
+    /// The kernel found no frame in the fill ring (`rx_fill_ring_empty_descs`).
+    RxNoFrame,
+    /// The RX ring was full (`rx_ring_full`).
+    RxRingFull,
+    /// The packet did not fit into a frame (the rest of `rx_dropped`).
+    RxTooLarge,
+    /// The application had no use for the packet, such as an IPv6 packet in mode icmpecho.
+    NotForUs,
+    /// The packet's headers are cut short or contradict each other.
+    Malformed,
+}
+
+impl DropReason {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Self; 10] = [
+        Self::TxFull,
+        Self::DeviceGone,
+        Self::TxUnsent,
+        Self::TxInvalid,
+        Self::RxInvalid,
+        Self::RxNoFrame,
+        Self::RxRingFull,
+        Self::RxTooLarge,
+        Self::NotForUs,
+        Self::Malformed,
+    ];
+
+    /// The name that tables and JSON show.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TxFull => "tx_full",
+            Self::DeviceGone => "device_gone",
+            Self::TxUnsent => "tx_unsent",
+            Self::TxInvalid => "tx_invalid",
+            Self::RxInvalid => "rx_invalid",
+            Self::RxNoFrame => "rx_no_frame",
+            Self::RxRingFull => "rx_ring_full",
+            Self::RxTooLarge => "rx_too_large",
+            Self::NotForUs => "not_for_us",
+            Self::Malformed => "malformed",
+        }
+    }
+
+    /// Whether the packet was lost before it was counted as received.
+    pub fn is_before_rx(self) -> bool {
+        matches!(self, Self::RxNoFrame | Self::RxRingFull | Self::RxTooLarge)
+    }
+
+    /// Whether the packet was lost after it was counted as sent: the kernel took the descriptor and
+    /// refused it, or never came to it.
+    pub fn is_after_tx(self) -> bool {
+        matches!(self, Self::TxInvalid | Self::TxUnsent)
+    }
+}
+
+/// What one queue counts since it was opened.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub struct QueueCounters {
+    rx_packets: AtomicU64,
+    rx_bytes: AtomicU64,
+    tx_packets: AtomicU64,
+    tx_bytes: AtomicU64,
+    drops: [AtomicU64; DropReason::ALL.len()],
+}
+
+impl QueueCounters {
+    /// Counts received packets and their bytes.
+    #[inline(always)]
+    pub fn add_rx(&self, packets: u64, bytes: u64) {
+        add(&self.rx_packets, packets);
+        add(&self.rx_bytes, bytes);
+    }
+
+    /// Counts packets handed to the device and their bytes.
+    #[inline(always)]
+    pub fn add_tx(&self, packets: u64, bytes: u64) {
+        add(&self.tx_packets, packets);
+        add(&self.tx_bytes, bytes);
+    }
+
+    /// Counts dropped packets.
+    #[inline(always)]
+    pub fn add_drops(&self, reason: DropReason, packets: u64) {
+        add(&self.drops[reason as usize], packets);
+    }
+
+    /// Sets a count that the kernel keeps, such as `rx_ring_full`, to the kernel's value.
+    pub fn set_drops(&self, reason: DropReason, packets: u64) {
+        self.drops[reason as usize].store(packets, Ordering::Relaxed);
+    }
+
+    /// The counts as they are now.
+    pub fn totals(&self) -> QueueTotals {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        QueueTotals {
+            rx_packets: load(&self.rx_packets),
+            rx_bytes: load(&self.rx_bytes),
+            tx_packets: load(&self.tx_packets),
+            tx_bytes: load(&self.tx_bytes),
+            drops: std::array::from_fn(|reason| load(&self.drops[reason])),
+        }
+    }
+}
+
+/// A copy of a queue's counts, or the sum over several queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueTotals {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received, from the Ethernet header to the end of the packet, without the FCS.
+    pub rx_bytes: u64,
+    /// Packets handed to the device.
+    pub tx_packets: u64,
+    /// Bytes handed to the device.
+    pub tx_bytes: u64,
+    drops: [u64; DropReason::ALL.len()],
+}
+
+impl QueueTotals {
+    /// Packets dropped for one reason.
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// The reasons that occurred, with their counts.
+    pub fn all_drops(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        DropReason::ALL.into_iter().map(|reason| (reason, self.drops(reason))).filter(|(_, count)| *count > 0)
+    }
+}
+
+impl std::ops::AddAssign for QueueTotals {
+    fn add_assign(&mut self, other: Self) {
+        self.rx_packets += other.rx_packets;
+        self.rx_bytes += other.rx_bytes;
+        self.tx_packets += other.tx_packets;
+        self.tx_bytes += other.tx_bytes;
+        for (sum, count) in self.drops.iter_mut().zip(other.drops) {
+            *sum += count;
+        }
+    }
+}
+
+/// What one lcore counts since its loop started.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub struct LcoreCounters {
+    pub(crate) busy_cycles: AtomicU64,
+    pub(crate) idle_cycles: AtomicU64,
+    pub(crate) packets: AtomicU64,
+    pub(crate) polls: AtomicU64,
+    pub(crate) sleeps: AtomicU64,
+}
+
+impl LcoreCounters {
+    /// The counts as they are now.
+    pub fn totals(&self) -> LcoreTotals {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LcoreTotals {
+            busy_cycles: load(&self.busy_cycles),
+            idle_cycles: load(&self.idle_cycles),
+            packets: load(&self.packets),
+            polls: load(&self.polls),
+            sleeps: load(&self.sleeps),
+        }
+    }
+}
+
+/// A copy of an lcore's counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LcoreTotals {
+    /// Cycles of the time-stamp counter in polls that did work.
+    pub busy_cycles: u64,
+    /// Cycles in polls that found nothing, and asleep.
+    pub idle_cycles: u64,
+    /// Work that the polls reported, in packets.
+    pub packets: u64,
+    /// Number of polls.
+    pub polls: u64,
+    /// How often the lcore slept in poll(2).
+    pub sleeps: u64,
+}
+
+impl LcoreTotals {
+    /// What was counted since an earlier copy.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            busy_cycles: self.busy_cycles - earlier.busy_cycles,
+            idle_cycles: self.idle_cycles - earlier.idle_cycles,
+            packets: self.packets - earlier.packets,
+            polls: self.polls - earlier.polls,
+            sleeps: self.sleeps - earlier.sleeps,
+        }
+    }
+
+    /// The part of the cycles that was spent in polls with work, 0 to 1.
+    pub fn busy(&self) -> f64 {
+        ratio(self.busy_cycles, self.busy_cycles + self.idle_cycles)
+    }
+
+    /// Busy cycles for each packet; 0 if there was none.
+    pub fn cycles_per_packet(&self) -> f64 {
+        ratio(self.busy_cycles, self.packets)
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// Adds to a counter that only this thread writes.
+#[inline(always)]
+pub(crate) fn add(counter: &AtomicU64, count: u64) {
+    // Relaxed: a counter orders nothing; readers only want a value that was true at some time.
+    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_numbered_in_order_and_named_once() {
+        let mut names: Vec<_> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
+        for (number, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), DropReason::ALL.len());
+    }
+
+    #[test]
+    fn counts_go_beyond_32_bits() {
+        let counters = QueueCounters::default();
+        counters.add_rx(u64::from(u32::MAX), 1 << 40);
+        counters.add_rx(2, 1);
+        counters.add_drops(DropReason::TxFull, 3);
+        let totals = counters.totals();
+        assert_eq!((totals.rx_packets, totals.rx_bytes), ((1 << 32) + 1, (1 << 40) + 1));
+        assert_eq!(totals.all_drops().collect::<Vec<_>>(), [(DropReason::TxFull, 3)]);
+    }
+}

@@ -1,0 +1,79 @@
+//! The trait that drivers implement.
+
+use std::{os::fd::RawFd, sync::Arc};
+
+use sheafio_mempool::{Burst, PoolCache};
+
+use crate::{DropReason, QueueCounters};
+
+/// One RX/TX ring pair of a port. Owned by one lcore; use it as `impl Queue` where the kind is
+/// known, or as `Box<dyn Queue>`.
+///
+/// Call both `rx_burst` and `tx_burst` in every poll, also with an empty burst: `tx_burst` is where
+/// completed frames come back and where a kernel that still has packets to send is kicked.
+pub trait Queue: Send {
+    /// Receives packets to the end of `burst`, within its limit. Returns how many.
+    fn rx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize;
+
+    /// Sends packets from the front of `burst` and removes them from it. Returns how many; what the
+    /// TX ring has no room for stays in the burst.
+    fn tx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize;
+
+    /// What this queue has counted.
+    fn counters(&self) -> &Arc<QueueCounters>;
+
+    /// A descriptor that poll(2) can wait on for received packets, if there is one.
+    fn wait_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Stops receiving, sends what is queued within a bounded time, and gives every frame back that
+    /// the device has let go of. The queue receives and sends nothing afterwards; closing it again
+    /// does nothing. Dropping a queue closes it too.
+    fn close(&mut self, cache: &mut PoolCache) -> Closed;
+
+    /// Sends all of `burst`; what the TX ring has no room for is freed and counted as
+    /// [`DropReason::TxFull`]. Returns how many were sent.
+    #[inline]
+    fn tx_or_drop(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
+        let sent = self.tx_burst(cache, burst);
+        if !burst.is_empty() {
+            let dropped = cache.free_burst(burst);
+            self.counters().add_drops(DropReason::TxFull, dropped as u64);
+        }
+        sent
+    }
+}
+
+/// What became of the frames that a queue held when it closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Closed {
+    /// Frames given back to the pool.
+    pub returned: u64,
+    /// Frames that the kernel did not give back; they are retired.
+    pub retired: u64,
+}
+
+impl<Q: Queue + ?Sized> Queue for Box<Q> {
+    #[inline(always)]
+    fn rx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
+        (**self).rx_burst(cache, burst)
+    }
+
+    #[inline(always)]
+    fn tx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
+        (**self).tx_burst(cache, burst)
+    }
+
+    fn counters(&self) -> &Arc<QueueCounters> {
+        (**self).counters()
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        (**self).wait_fd()
+    }
+
+    fn close(&mut self, cache: &mut PoolCache) -> Closed {
+        (**self).close(cache)
+    }
+}
