@@ -26,6 +26,8 @@ pub enum DropReason {
     RxRingFull,
     /// The packet did not fit into a frame (the rest of `rx_dropped`).
     RxTooLarge,
+    /// The packet lay in the RX ring when the port closed and was not read.
+    RxUnread,
     /// The application had no use for the packet, such as an IPv6 packet in mode icmpecho.
     NotForUs,
     /// The packet's headers are cut short or contradict each other.
@@ -34,7 +36,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::TxFull,
         Self::DeviceGone,
         Self::TxUnsent,
@@ -43,6 +45,7 @@ impl DropReason {
         Self::RxNoFrame,
         Self::RxRingFull,
         Self::RxTooLarge,
+        Self::RxUnread,
         Self::NotForUs,
         Self::Malformed,
     ];
@@ -58,6 +61,7 @@ impl DropReason {
             Self::RxNoFrame => "rx_no_frame",
             Self::RxRingFull => "rx_ring_full",
             Self::RxTooLarge => "rx_too_large",
+            Self::RxUnread => "rx_unread",
             Self::NotForUs => "not_for_us",
             Self::Malformed => "malformed",
         }

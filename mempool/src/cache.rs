@@ -47,7 +47,7 @@ impl PoolCache {
         let geometry = self.geometry;
         self.take_with(1, |indices| {
             // SAFETY: indices in sheaves are frames of this pool, and this one is now this call's.
-            frame = Some(unsafe { geometry.empty_frame(indices[0]) });
+            frame = Some(unsafe { geometry.packet(indices[0], 0) });
         });
         frame
     }
@@ -74,6 +74,16 @@ impl PoolCache {
     /// burst or the pool has no more.
     #[inline]
     pub fn alloc_burst(&mut self, burst: &mut Burst, want: usize) -> usize {
+        self.alloc_packets(burst, want, 0)
+    }
+
+    /// As [`alloc_burst`](Self::alloc_burst), with `len` bytes in each frame: what was there before.
+    ///
+    /// # Panics
+    /// If a frame has no room for `len` bytes behind its headroom.
+    #[inline]
+    pub fn alloc_packets(&mut self, burst: &mut Burst, want: usize, len: u32) -> usize {
+        assert!(len <= self.geometry.data_bytes(), "a packet of {len} bytes does not fit into a frame");
         let spare = burst.spare();
         let want = want.min(spare.len());
         let geometry = self.geometry;
@@ -81,7 +91,7 @@ impl PoolCache {
         let taken = self.take_with(want, |indices| {
             for (entry, &index) in spare[written..].iter_mut().zip(indices) {
                 // SAFETY: indices in sheaves are frames of this pool, now this burst's.
-                entry.write(unsafe { geometry.empty_frame(index) });
+                entry.write(unsafe { geometry.packet(index, len as u16) });
             }
             written += indices.len();
         });

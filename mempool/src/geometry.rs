@@ -116,17 +116,17 @@ impl Geometry {
         unsafe { Frame::from_raw(self.base.add(addr as usize), len as u16, headroom, self.size) }
     }
 
-    /// Makes the handle of an empty frame, as allocated: headroom in front, no bytes.
+    /// Makes the handle of an allocated frame: headroom in front, then `len` bytes.
     ///
     /// # Safety
-    /// `index` must be a frame of this pool that the caller owns.
+    /// `index` must be a frame of this pool that the caller owns, and `len` at most `data_bytes()`.
     #[inline(always)]
-    pub unsafe fn empty_frame(&self, index: u32) -> Frame {
-        debug_assert!(index < self.frames);
+    pub(crate) unsafe fn packet(&self, index: u32, len: u16) -> Frame {
+        debug_assert!(index < self.frames && u32::from(len) <= self.data_bytes());
         let headroom = self.headroom + XDP_HEADROOM_BYTES;
         let offset = (index as usize) << self.shift;
         // SAFETY: the index is of this pool, so the chunk lies in the UMEM; the builder has checked
         // that the headroom fits.
-        unsafe { Frame::from_raw(self.base.add(offset + usize::from(headroom)), 0, headroom, self.size) }
+        unsafe { Frame::from_raw(self.base.add(offset + usize::from(headroom)), len, headroom, self.size) }
     }
 }

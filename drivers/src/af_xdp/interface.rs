@@ -1,0 +1,182 @@
+//! What the kernel says of a network interface, and which rights the process has.
+//!
+//! Owns: the ioctl calls. Never does: change an interface. Invariant: `name` is the kernel's own
+//! name, also when the interface was asked for by an alternative name.
+
+use std::{
+    ffi::{CStr, CString},
+    fs, io, mem,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
+
+use crate::DriverError;
+
+/// `ETHTOOL_GCHANNELS` and `struct ethtool_channels` (linux/ethtool.h).
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+#[derive(Default)]
+#[repr(C)]
+struct EthtoolChannels {
+    cmd: u32,
+    max_rx: u32,
+    max_tx: u32,
+    max_other: u32,
+    max_combined: u32,
+    rx_count: u32,
+    tx_count: u32,
+    other_count: u32,
+    combined_count: u32,
+}
+
+const _: () = assert!(size_of::<EthtoolChannels>() == 36);
+
+/// A network interface, as looked up once.
+#[derive(Clone, Debug)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) index: u32,
+    pub(crate) mac: [u8; 6],
+    pub(crate) mtu: u32,
+    /// Active RX queues.
+    pub(crate) rx_queues: u32,
+    pub(crate) is_up: bool,
+    pub(crate) has_default_route: bool,
+}
+
+impl Interface {
+    /// Looks an interface up by its name or an alternative name.
+    pub(crate) fn lookup(asked: &str) -> Result<Self, DriverError> {
+        let missing = || DriverError::NoInterface { interface: asked.to_owned(), present: present() };
+        let c_name = CString::new(asked).map_err(|_| missing())?;
+        // SAFETY: the name is a C string.
+        let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
+        let name = name_of(index).ok_or_else(missing)?;
+        let call = |source| DriverError::Call {
+            interface: name.clone(),
+            queue: 0,
+            call: "asking the interface for its properties (ioctl)",
+            source,
+        };
+        let control = control_socket().map_err(call)?;
+        let ioctl = |request, set: fn(&mut libc::ifreq)| interface_ioctl(&control, &name, request, set);
+        let none: fn(&mut libc::ifreq) = |_| ();
+        // SAFETY: each ioctl fills in the union member that is read here.
+        let (mac, mtu, flags) = unsafe {
+            let address = ioctl(libc::SIOCGIFHWADDR, none).map_err(call)?.ifr_ifru.ifru_hwaddr.sa_data;
+            let mtu = ioctl(libc::SIOCGIFMTU, none).map_err(call)?.ifr_ifru.ifru_mtu;
+            let flags = ioctl(libc::SIOCGIFFLAGS, none).map_err(call)?.ifr_ifru.ifru_flags;
+            (std::array::from_fn(|at| address[at] as u8), mtu as u32, i32::from(flags))
+        };
+        let rx_queues = channels(&control, &name).unwrap_or_else(|| queues_in_sysfs(&name));
+        let has_default_route = default_route_interfaces().contains(&name);
+        Ok(Self { mac, mtu, rx_queues, is_up: flags & libc::IFF_UP != 0, has_default_route, name, index })
+    }
+}
+
+/// The current name of an interface; `None` when it is gone.
+pub(crate) fn name_of(index: u32) -> Option<String> {
+    let mut buffer = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the size that the call asks for.
+    let found = unsafe { libc::if_indextoname(index, buffer.as_mut_ptr()) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: the call has written a C string to the buffer.
+    Some(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// The capabilities that AF_XDP needs and the process lacks (linux/capability.h, numbers to test in
+/// the CapEff line of proc_pid_status(5)).
+pub(crate) fn missing_capabilities() -> Vec<&'static str> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(u64::MAX);
+    let has = |number: u32| effective >> number & 1 == 1;
+    let (net_admin, net_raw, sys_admin, bpf) = (has(12), has(13), has(21), has(39));
+    let needs = [(net_admin, "CAP_NET_ADMIN"), (net_raw, "CAP_NET_RAW"), (bpf || sys_admin, "CAP_BPF")];
+    needs.into_iter().filter(|(held, _)| !held).map(|(_, name)| name).collect()
+}
+
+/// The interfaces of this network namespace.
+fn present() -> String {
+    // SAFETY: the call takes nothing; its result is freed below.
+    let list = unsafe { libc::if_nameindex() };
+    if list.is_null() {
+        return "none that could be listed".to_owned();
+    }
+    let mut names = Vec::new();
+    // SAFETY: the list ends with an entry of index 0 and is freed once, after its last use.
+    unsafe {
+        let mut entry = list;
+        while (*entry).if_index != 0 {
+            names.push(CStr::from_ptr((*entry).if_name).to_string_lossy().into_owned());
+            entry = entry.add(1);
+        }
+        libc::if_freenameindex(list);
+    }
+    names.join(", ")
+}
+
+fn control_socket() -> io::Result<OwnedFd> {
+    // SAFETY: socket takes no pointer.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// An ioctl on an interface (netdevice(7)).
+fn interface_ioctl(
+    control: &OwnedFd,
+    name: &str,
+    request: libc::Ioctl,
+    set: impl FnOnce(&mut libc::ifreq),
+) -> io::Result<libc::ifreq> {
+    // SAFETY: all zeroes is a valid ifreq.
+    let mut ask: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in ask.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    set(&mut ask);
+    // SAFETY: the requests of this module read and write one ifreq.
+    if unsafe { libc::ioctl(control.as_raw_fd(), request, &raw mut ask) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(ask)
+}
+
+/// Active RX queues by ethtool: those of their own and the combined ones. `None` if the driver does
+/// not tell.
+fn channels(control: &OwnedFd, name: &str) -> Option<u32> {
+    let mut channels = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
+    let at = (&raw mut channels).cast();
+    interface_ioctl(control, name, libc::SIOCETHTOOL, |ask| ask.ifr_ifru.ifru_data = at).ok()?;
+    let active = channels.rx_count + channels.combined_count;
+    (active > 0).then_some(active)
+}
+
+fn queues_in_sysfs(name: &str) -> u32 {
+    let queues = fs::read_dir(format!("/sys/class/net/{name}/queues"));
+    let is_rx = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("rx-");
+    queues.map_or(1, |entries| entries.flatten().filter(is_rx).count().max(1) as u32)
+}
+
+/// Interfaces that a default route of this namespace leads through (proc_net_route).
+fn default_route_interfaces() -> Vec<String> {
+    let v4 = fs::read_to_string("/proc/thread-self/net/route").unwrap_or_default();
+    let v6 = fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap_or_default();
+    // Fields: interface, destination, ..., mask (7); and destination, prefix length, ..., interface (9).
+    let v4 = v4.lines().filter_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        (fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000"))
+            .then(|| fields[0].to_owned())
+    });
+    let v6 = v6.lines().filter_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let is_default = fields.first()?.bytes().all(|digit| digit == b'0') && fields.get(1) == Some(&"00");
+        is_default.then(|| fields.last().map(|name| (*name).to_owned())).flatten()
+    });
+    v4.chain(v6).filter(|name| name != "lo").collect()
+}

@@ -1,0 +1,95 @@
+//! The real kernel behind the rings: two doorbells and an orderly end.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, RawFd},
+    sync::{Arc, Weak},
+};
+
+use sheafio_core::{DropReason, QueueCounters};
+
+use super::{
+    program::Attachment,
+    queue::{Kernel, Wake},
+    socket::Socket,
+    sys,
+};
+
+/// Linux, as seen by one bound socket.
+pub struct LinuxKernel {
+    /// Doorbells; held by this alone, but for moments in which the control plane reads statistics.
+    socket: Option<Arc<Socket>>,
+    attachment: Arc<Attachment>,
+}
+
+impl LinuxKernel {
+    pub(super) fn new(socket: Arc<Socket>, attachment: Arc<Attachment>) -> Self {
+        Self { socket: Some(socket), attachment }
+    }
+
+    /// For the control plane, which must not keep the socket open.
+    pub(super) fn socket(&self) -> Weak<Socket> {
+        self.socket.as_ref().map_or_else(Weak::new, Arc::downgrade)
+    }
+}
+
+impl Kernel for LinuxKernel {
+    #[inline]
+    fn wake_rx(&mut self) -> Wake {
+        self.socket.as_ref().map_or(Wake::Gone, |socket| said(sys::wake_rx(socket.as_fd())))
+    }
+
+    #[inline]
+    fn kick_tx(&mut self) -> Wake {
+        self.socket.as_ref().map_or(Wake::Gone, |socket| said(sys::kick_tx(socket.as_fd())))
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        self.socket.as_ref().map(|socket| socket.as_fd().as_raw_fd())
+    }
+
+    fn detach(&mut self) {
+        self.attachment.detach();
+    }
+
+    fn rings_are_exact(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| !socket.zero_copy)
+    }
+
+    fn count_drops(&self, counters: &QueueCounters) {
+        if let Some(socket) = &self.socket {
+            count_drops(socket, counters);
+        }
+    }
+
+    fn shut(&mut self) {
+        self.socket = None;
+    }
+}
+
+/// What a doorbell's result means (net/xdp/xsk.c: xsk_sendmsg, xsk_recvmsg, xsk_generic_xmit).
+fn said(result: io::Result<()>) -> Wake {
+    let Err(error) = result else { return Wake::Done };
+    match error.raw_os_error() {
+        // ENETDOWN: the link is down, and may come back. ENOBUFS, ENOMEM: out of socket buffers.
+        Some(libc::ENETDOWN | libc::ENOBUFS | libc::ENOMEM) => Wake::Later,
+        // ENXIO: the socket was unbound because its device is gone.
+        Some(libc::ENXIO | libc::ENODEV | libc::EBADF) => Wake::Gone,
+        // EAGAIN: sent its 32 and has more, or the completion ring is full. EBUSY: the driver is at it.
+        _ => Wake::Done,
+    }
+}
+
+/// Copies the kernel's drop counts (`struct xdp_statistics`) into ours. In copy mode a packet that
+/// finds the fill ring empty counts there and in `rx_dropped`, so the rest of `rx_dropped` did not
+/// fit into a frame.
+pub(super) fn count_drops(socket: &Socket, counters: &QueueCounters) {
+    let Ok([rx_dropped, _, tx_invalid, rx_ring_full, fill_empty, _]) = sys::statistics(socket.as_fd()) else {
+        return;
+    };
+    let no_frame = if socket.zero_copy { 0 } else { rx_dropped.min(fill_empty) };
+    counters.set_drops(DropReason::RxNoFrame, no_frame);
+    counters.set_drops(DropReason::RxTooLarge, rx_dropped - no_frame);
+    counters.set_drops(DropReason::RxRingFull, rx_ring_full);
+    counters.set_drops(DropReason::TxInvalid, tx_invalid);
+}

@@ -1,0 +1,322 @@
+//! Ports on network interfaces, by AF_XDP sockets.
+//!
+//! Owns: opening and what is read from outside of the data path. Never does: move packets; see
+//! `queue.rs`. Invariant: the XDP program is attached only after every socket is in its map, and is
+//! taken off before a socket is closed.
+//!
+//! What lies where: `interface` looks the device up, `program` loads and attaches, `socket` makes
+//! and binds, `sys` holds the system calls, `kernel` the doorbells, `queue` the data path.
+
+mod interface;
+mod kernel;
+mod program;
+pub(crate) mod queue;
+mod socket;
+mod sys;
+
+use std::sync::{Arc, Weak};
+
+use sheafio_core::{Queue, QueueCounters, interface_numa_node};
+use sheafio_mempool::Mempool;
+
+use self::{
+    interface::Interface,
+    kernel::LinuxKernel,
+    program::{Other, Program},
+    queue::XskQueue,
+    socket::{Socket, Umem},
+};
+use crate::{DriverError, port::Control};
+
+/// A queue of an AF_XDP port.
+pub type AfXdpQueue = XskQueue<LinuxKernel>;
+
+/// Where the XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// In the driver if that is possible, else generic.
+    #[default]
+    Auto,
+    /// In the driver (`XDP_FLAGS_DRV_MODE`), or opening fails.
+    Native,
+    /// In the kernel's generic receive path (`XDP_FLAGS_SKB_MODE`): any device, slower.
+    Generic,
+}
+
+impl Mode {
+    /// The name in a port specification.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+/// Whether packets are copied between the driver's memory and ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum CopyMode {
+    /// Not if the driver can do without, else copied.
+    #[default]
+    Auto,
+    /// Copied (`XDP_COPY`): any device.
+    Copy,
+    /// Not copied (`XDP_ZEROCOPY`), or opening fails.
+    ZeroCopy,
+}
+
+impl CopyMode {
+    /// The name in a port specification.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Copy => "copy",
+            Self::ZeroCopy => "zerocopy",
+        }
+    }
+}
+
+/// How to open a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The first queue.
+    pub start: u32,
+    /// How many queues.
+    pub queues: u32,
+    /// Where the XDP program runs.
+    pub mode: Mode,
+    /// Whether packets are copied.
+    pub copy: CopyMode,
+    /// Slots of each of the four rings: a power of two, [`Config::RING_SIZES`].
+    pub ring: u32,
+    /// Frames that a queue keeps ready for reception, at most the ring's slots. `None`: a quarter of
+    /// the pool, shared among this port's queues.
+    pub fill: Option<u32>,
+    /// Takes another XDP program off the interface, instead of refusing to open.
+    pub force: bool,
+}
+
+impl Config {
+    /// The smallest and the largest ring, in slots.
+    pub const RING_SIZES: std::ops::RangeInclusive<u32> = 64..=32_768;
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            start: 0,
+            queues: 1,
+            mode: Mode::Auto,
+            copy: CopyMode::Auto,
+            ring: 2048,
+            fill: None,
+            force: false,
+        }
+    }
+}
+
+/// An open AF_XDP port.
+pub struct AfXdpPort {
+    interface: Interface,
+    mode: Mode,
+    zero_copy: bool,
+    warnings: Vec<String>,
+    queues: Vec<Option<AfXdpQueue>>,
+    statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
+}
+
+/// Opens queue 0 of an interface with the defaults of [`Config`].
+///
+/// # Errors
+/// As [`open_with`].
+pub fn open(interface: &str, pool: &'static Mempool) -> Result<AfXdpPort, DriverError> {
+    open_with(interface, &Config::default(), pool)
+}
+
+/// Opens queues of an interface. With `Auto` modes the best that works is taken;
+/// [`AfXdpPort::mode`], [`AfXdpPort::zero_copy`] and [`AfXdpPort::warnings`] say which and why.
+///
+/// # Errors
+/// Each [`DriverError`] names the interface, what was asked, what is possible and the remedy.
+pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Result<AfXdpPort, DriverError> {
+    let missing = interface::missing_capabilities();
+    if !missing.is_empty() {
+        return Err(DriverError::Rights {
+            interface: interface.to_owned(),
+            missing: missing.join(", "),
+            missing_setcap: missing.join(",").to_lowercase(),
+        });
+    }
+    let interface = Interface::lookup(interface)?;
+    check_queues(&interface, config)?;
+    let mut warnings = warnings_of(&interface);
+    if let Some(other) = Other::on(&interface) {
+        let refused = other.refuse(&interface);
+        if !config.force || other.detach(&interface).is_err() {
+            return Err(refused);
+        }
+        warnings.push(format!("{}: took off the XDP program that was attached ({refused})", interface.name));
+    }
+
+    let program = Program::load(&interface, config.start + config.queues)?;
+    let first = if config.mode == Mode::Auto { Mode::Native } else { config.mode };
+    let bound = bind(&interface, config, pool, &program, first);
+    let (sockets, attachment, mode) = match bound {
+        Ok((sockets, attachment)) => (sockets, attachment, first),
+        Err(error @ DriverError::Attach { .. }) if config.mode == Mode::Auto => {
+            // Everything is made anew: sockets that were bound for native mode may be zero-copy.
+            warnings.push(format!("{error}; goes on in generic mode, which is slower"));
+            let (sockets, attachment) = bind(&interface, config, pool, &program, Mode::Generic)?;
+            (sockets, attachment, Mode::Generic)
+        }
+        Err(error) => return Err(error),
+    };
+    let attachment = Arc::new(attachment);
+    let zero_copy = sockets.iter().all(|(socket, _)| socket.zero_copy);
+    let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues).min(config.ring);
+    let (mut queues, mut statistics) = (Vec::new(), Vec::new());
+    for (socket, rings) in sockets {
+        let kernel = LinuxKernel::new(Arc::new(socket), attachment.clone());
+        let socket = kernel.socket();
+        let queue = XskQueue::new(pool, rings, kernel, fill);
+        statistics.push((socket, queue.counters().clone()));
+        queues.push(queue);
+    }
+    // The program is attached already; the sooner the fill rings have frames, the less is lost.
+    let mut cache = pool.cache()?;
+    for queue in &mut queues {
+        queue.refill(&mut cache);
+    }
+    drop(cache);
+    let queues = queues.into_iter().map(Some).collect();
+    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, statistics })
+}
+
+/// Binds a socket to each queue, puts them into the program's map and attaches it.
+fn bind(
+    interface: &Interface,
+    config: &Config,
+    pool: &'static Mempool,
+    program: &Program,
+    mode: Mode,
+) -> Result<(Vec<(Socket, queue::Rings)>, program::Attachment), DriverError> {
+    // Generic mode reaches no zero-copy queue: its packets come from the kernel's own buffers.
+    let copy = match (mode, config.copy) {
+        (Mode::Generic, CopyMode::Auto) => CopyMode::Copy,
+        (_, copy) => copy,
+    };
+    let mut sockets: Vec<(Socket, queue::Rings)> = Vec::new();
+    for queue in config.start..config.start + config.queues {
+        let umem = sockets.first().map_or(Umem::Register, |(first, _)| Umem::Share(first));
+        let socket = Socket::open(interface, queue, pool.geometry(), &umem, config.ring, copy)?;
+        program.serve(queue, std::os::fd::AsFd::as_fd(&socket.0)).map_err(|error| DriverError::Load {
+            interface: interface.name.clone(),
+            reason: format!("queue {queue} can't be put into the map of sockets: {error}"),
+        })?;
+        sockets.push(socket);
+    }
+    let attachment = program.attach(interface, mode)?;
+    Ok((sockets, attachment))
+}
+
+fn check_queues(interface: &Interface, config: &Config) -> Result<(), DriverError> {
+    let wanted = config.start + config.queues;
+    if wanted <= interface.rx_queues {
+        return Ok(());
+    }
+    Err(DriverError::Queues {
+        interface: interface.name.clone(),
+        first: config.start,
+        last: wanted - 1,
+        present: interface.rx_queues,
+        max: interface.rx_queues - 1,
+        wanted,
+    })
+}
+
+fn warnings_of(interface: &Interface) -> Vec<String> {
+    let name = &interface.name;
+    let mut warnings = Vec::new();
+    if interface.has_default_route {
+        warnings.push(format!(
+            "{name}: the default route leads through this interface; the kernel (and a remote login) will get no \
+             packet from the opened queues until this ends"
+        ));
+    }
+    if !interface.is_up {
+        warnings.push(format!("{name}: the link is down; packets come after: ip link set dev {name} up"));
+    }
+    warnings
+}
+
+impl AfXdpPort {
+    /// Takes a queue out of the port, for the lcore that will own it.
+    ///
+    /// # Errors
+    /// [`DriverError::NoQueue`] if it was not opened or is taken already.
+    pub fn queue(&mut self, queue: u32) -> Result<AfXdpQueue, DriverError> {
+        let opened = self.queues.len() as u32;
+        let taken = self.queues.get_mut(queue as usize).and_then(Option::take);
+        taken.ok_or_else(|| DriverError::NoQueue { port: self.interface.name.clone(), queue, opened })
+    }
+
+    /// Where the XDP program runs: native or generic.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether packets are not copied.
+    pub fn zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// What the user should know about how the port was opened, a line each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Turns it into a port of any kind.
+    pub(crate) fn into_port(self) -> crate::Port {
+        let mode = format!(
+            "AF_XDP {} {}, MTU {}",
+            self.mode.name(),
+            if self.zero_copy { "zero-copy" } else { "copy" },
+            self.interface.mtu
+        );
+        crate::Port {
+            name: self.interface.name.clone(),
+            mode,
+            mac: self.interface.mac,
+            numa_node: interface_numa_node(&self.interface.name),
+            warnings: self.warnings,
+            queues: self
+                .queues
+                .into_iter()
+                .flatten()
+                .map(|queue| Box::new(queue) as Box<dyn Queue>)
+                .collect(),
+            control: Box::new(AfXdpControl { index: self.interface.index, statistics: self.statistics }),
+        }
+    }
+}
+
+/// The control plane's access to a port whose queues are with their lcores.
+struct AfXdpControl {
+    index: u32,
+    statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
+}
+
+impl Control for AfXdpControl {
+    fn refresh(&self) {
+        for (socket, counters) in &self.statistics {
+            if let Some(socket) = socket.upgrade() {
+                kernel::count_drops(&socket, counters);
+            }
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        interface::name_of(self.index).is_none()
+    }
+}

@@ -1,0 +1,266 @@
+//! The XDP program: load it, attach it as a BPF link, find out what else is attached.
+//!
+//! Owns: the program, its map and its link. Never does: touch a socket or a ring. Invariant: the
+//! program is attached only as a link, which the kernel takes off when this process ends, however
+//! it ends; nothing is pinned, so no bpffs is needed.
+
+use std::{
+    ffi::CStr,
+    io, mem,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    sync::Mutex,
+};
+
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, set_print};
+use libbpf_sys as sys;
+
+use super::{Mode, interface::Interface, sys::wait_for_programs_to_end};
+use crate::DriverError;
+
+/// The compiled `xdp.bpf.c`, aligned as libbpf wants ELF files.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/xdp.bpf.o")));
+
+/// What libbpf last said; its print callback is one for the process, so calls that may fail hold
+/// [`QUIET`] while they run and read.
+static SAID: Mutex<String> = Mutex::new(String::new());
+static QUIET: Mutex<()> = Mutex::new(());
+
+/// The loaded program and its map of sockets.
+pub(super) struct Program {
+    object: Object,
+}
+
+/// A program that is attached to an interface; detached when dropped.
+pub(super) struct Attachment {
+    link: Mutex<Option<OwnedFd>>,
+}
+
+/// Another program on an interface.
+pub(super) struct Other {
+    id: u32,
+    name: String,
+    generic: bool,
+    link: Option<(u32, OwnedFd)>,
+}
+
+impl Program {
+    /// Loads the program, with a map for the queues 0 to `queues - 1`.
+    pub(super) fn load(interface: &Interface, queues: u32) -> Result<Self, DriverError> {
+        with_libbpf_quiet(|| {
+            let open = ObjectBuilder::default().name("sheafio")?.open_memory(&OBJECT.0);
+            open.and_then(|mut open| {
+                for mut map in open.maps_mut().filter(|map| map.name() == "xsks") {
+                    map.set_max_entries(queues)?;
+                }
+                open.load()
+            })
+        })
+        .map(|object| Self { object })
+        .map_err(|(error, said)| DriverError::Load {
+            interface: interface.name.clone(),
+            reason: if said.is_empty() { error.to_string() } else { format!("{error} ({said})") },
+        })
+    }
+
+    /// Makes packets of a queue go to a socket.
+    pub(super) fn serve(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), libbpf_rs::Error> {
+        let map = self.object.maps().find(|map| map.name() == "xsks").expect("xdp.bpf.c defines xsks");
+        map.update(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+    }
+
+    /// Attaches the program. Mode `Auto` is for the caller to resolve.
+    pub(super) fn attach(&self, interface: &Interface, mode: Mode) -> Result<Attachment, DriverError> {
+        let program = self.object.progs().next().expect("xdp.bpf.c defines a program");
+        let program = program.as_fd();
+        let mut options = sys::bpf_link_create_opts {
+            sz: mem::size_of::<sys::bpf_link_create_opts>() as sys::size_t,
+            ..Default::default()
+        };
+        // Never 0: without a mode the kernel silently takes generic where there is no native one.
+        options.flags = flag(mode);
+        let at = interface.index as i32;
+        // SAFETY: the options are a valid struct of the size that they state.
+        let created =
+            check(unsafe { sys::bpf_link_create(program.as_raw_fd(), at, sys::BPF_XDP, &raw const options) });
+        match created {
+            Ok(fd) => {
+                // SAFETY: the descriptor is new and nobody else's.
+                let link = unsafe { OwnedFd::from_raw_fd(fd) };
+                Ok(Attachment { link: Mutex::new(Some(link)) })
+            }
+            Err(error) => Err(why_not(interface, program, mode, &error)),
+        }
+    }
+}
+
+impl Attachment {
+    /// Takes the program off and waits until no CPU runs it any more. Doing it again does nothing.
+    pub(super) fn detach(&self) {
+        let link = self.link.lock().expect("no panic under this lock").take();
+        if let Some(link) = link {
+            // SAFETY: the descriptor is a link's. That it is gone already is no error.
+            unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
+            drop(link);
+            wait_for_programs_to_end();
+        }
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.detach();
+    }
+}
+
+impl Other {
+    /// The program that is attached to an interface, if there is one.
+    pub(super) fn on(interface: &Interface) -> Option<Self> {
+        let mut query = sys::bpf_xdp_query_opts {
+            sz: mem::size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
+            ..Default::default()
+        };
+        // SAFETY: the options are a valid struct of the size that they state.
+        check(unsafe { sys::bpf_xdp_query(interface.index as i32, 0, &raw mut query) }).ok()?;
+        let generic = query.skb_prog_id != 0;
+        let id = [query.prog_id, query.skb_prog_id, query.drv_prog_id, query.hw_prog_id]
+            .into_iter()
+            .find(|id| *id != 0)?;
+        Some(Self {
+            id,
+            name: program_name(id).unwrap_or_default(),
+            generic,
+            link: link_of(id, interface.index),
+        })
+    }
+
+    /// The error that tells of it.
+    pub(super) fn refuse(&self, interface: &Interface) -> DriverError {
+        let remedy = match &self.link {
+            Some((link, _)) => {
+                format!("end the program that holds BPF link {link}, or: bpftool link detach id {link}")
+            }
+            None if self.generic => format!("ip link set dev {} xdpgeneric off", interface.name),
+            None => format!("ip link set dev {} xdp off", interface.name),
+        };
+        DriverError::Attached {
+            interface: interface.name.clone(),
+            program: format!("'{}' (id {})", self.name, self.id),
+            mode: if self.generic { "generic" } else { "native" },
+            remedy,
+        }
+    }
+
+    /// Takes it off.
+    pub(super) fn detach(&self, interface: &Interface) -> io::Result<()> {
+        let mode = if self.generic { Mode::Generic } else { Mode::Native };
+        // SAFETY: the descriptor is a link's; no options are given.
+        let detached = unsafe {
+            match &self.link {
+                Some((_, link)) => sys::bpf_link_detach(link.as_raw_fd()),
+                None => sys::bpf_xdp_detach(interface.index as i32, flag(mode), std::ptr::null()),
+            }
+        };
+        check(detached).map(drop)
+    }
+}
+
+/// `XDP_FLAGS_DRV_MODE` or `XDP_FLAGS_SKB_MODE` (linux/if_link.h).
+fn flag(mode: Mode) -> u32 {
+    if mode == Mode::Generic { sys::XDP_FLAGS_SKB_MODE } else { sys::XDP_FLAGS_DRV_MODE }
+}
+
+/// libbpf's -errno as an error.
+fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
+}
+
+/// Runs a libbpf call with its output kept instead of printed; in case of an error, gives that too.
+fn with_libbpf_quiet<T, E>(call: impl FnOnce() -> Result<T, E>) -> Result<T, (E, String)> {
+    let _quiet = QUIET.lock().expect("no panic under this lock");
+    let keep = |_: PrintLevel, text: String| SAID.lock().expect("no panic under this lock").push_str(&text);
+    let before = set_print(Some((PrintLevel::Warn, keep)));
+    let result = call();
+    set_print(before);
+    let said = mem::take(&mut *SAID.lock().expect("no panic under this lock"));
+    result.map_err(|error| (error, said.lines().map(str::trim).collect::<Vec<_>>().join("; ")))
+}
+
+/// A link that can't be created tells only a number; attaching by netlink tells the kernel's reason
+/// in words, so that is tried once, and undone should it succeed.
+fn why_not(interface: &Interface, program: BorrowedFd<'_>, mode: Mode, error: &io::Error) -> DriverError {
+    if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
+        && let Some(other) = Other::on(interface)
+    {
+        return other.refuse(interface);
+    }
+    let (at, flags) = (interface.index as i32, flag(mode));
+    let said = with_libbpf_quiet(|| {
+        // SAFETY: no options are given.
+        unsafe {
+            let once = flags | sys::XDP_FLAGS_UPDATE_IF_NOEXIST;
+            if sys::bpf_xdp_attach(at, program.as_raw_fd(), once, std::ptr::null()) == 0 {
+                sys::bpf_xdp_detach(at, flags, std::ptr::null());
+            }
+        }
+        Err::<(), ()>(())
+    });
+    let said = said.err().map(|((), said)| said).unwrap_or_default();
+    let words = said.rsplit_once("Kernel error message: ").map(|(_, words)| words.trim().to_owned());
+    let name = &interface.name;
+    let remedy = match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => "Use mode=generic".to_owned(),
+        Some(libc::ERANGE) => format!(
+            "Packets must fit into one page in native mode: ip link set dev {name} mtu 1500 (veth: on both ends), or \
+             mode=generic"
+        ),
+        Some(libc::ENOSPC) => format!(
+            "The peer of a veth must not have more TX queues than {name} has RX queues ({}): ethtool -L {name} rx N, \
+             or mode=generic",
+            interface.rx_queues
+        ),
+        _ => "Try mode=generic".to_owned(),
+    };
+    DriverError::Attach {
+        interface: name.clone(),
+        mode: mode.name(),
+        reason: words.map_or_else(|| error.to_string(), |words| format!("{words} ({error})")),
+        remedy,
+    }
+}
+
+/// The name that a loaded program was given, at most 15 characters.
+fn program_name(id: u32) -> Option<String> {
+    // SAFETY: the descriptor is new and nobody else's; all zeroes is a valid bpf_prog_info, and the
+    // kernel writes at most `len` bytes of it, with a C string as its name.
+    unsafe {
+        let fd = OwnedFd::from_raw_fd(check(sys::bpf_prog_get_fd_by_id(id)).ok()?);
+        let mut info: sys::bpf_prog_info = mem::zeroed();
+        let mut len = mem::size_of_val(&info) as u32;
+        check(sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &raw mut info, &raw mut len)).ok()?;
+        Some(CStr::from_ptr(info.name.as_ptr()).to_string_lossy().into_owned())
+    }
+}
+
+/// The link by which a program is attached to an interface, with its id.
+fn link_of(program: u32, interface: u32) -> Option<(u32, OwnedFd)> {
+    let mut id = 0;
+    loop {
+        // SAFETY: the kernel writes the next id. The descriptor is new and nobody else's; all zeroes
+        // is a valid bpf_link_info, of which the kernel writes at most `len` bytes, and the union
+        // member is the one that the type says.
+        unsafe {
+            check(sys::bpf_link_get_next_id(id, &raw mut id)).ok()?;
+            let Ok(fd) = check(sys::bpf_link_get_fd_by_id(id)) else { continue }; // Gone meanwhile.
+            let fd = OwnedFd::from_raw_fd(fd);
+            let mut info: sys::bpf_link_info = mem::zeroed();
+            let mut len = mem::size_of_val(&info) as u32;
+            let got = check(sys::bpf_link_get_info_by_fd(fd.as_raw_fd(), &raw mut info, &raw mut len));
+            let is_xdp = got.is_ok() && info.type_ == sys::BPF_LINK_TYPE_XDP;
+            if is_xdp && info.prog_id == program && info.__bindgen_anon_1.xdp.ifindex == interface {
+                return Some((id, fd));
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The system calls of AF_XDP sockets, each as a function that returns `io::Result`.
+//!
+//! Owns: nothing. Never does: decide; that is `socket.rs`'s part. Invariant: every struct is of the
+//! size and layout of linux/if_xdp.h (libc's definitions, asserted below).
+
+use std::{
+    io, mem,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    ptr::{self, NonNull},
+};
+
+// linux/if_xdp.h of Linux 5.9 and newer; older kernels fill in shorter structs.
+const _: () = assert!(size_of::<libc::xdp_mmap_offsets>() == 128);
+const _: () = assert!(size_of::<libc::xdp_umem_reg>() == 32);
+const _: () = assert!(size_of::<libc::sockaddr_xdp>() == 16);
+const _: () = assert!(size_of::<libc::xdp_statistics>() == 48);
+
+/// `XDP_MAX_TX_SKB_BUDGET` (linux/if_xdp.h, Linux 6.17): packets sent for one kick in copy mode.
+pub(super) const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+
+/// Turns a system call's -1 into the error it stands for.
+fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// socket(2) of family AF_XDP.
+pub(super) fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: socket takes no pointer.
+    let fd = check(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// setsockopt(2) at level SOL_XDP.
+pub(super) fn set_option<T>(fd: BorrowedFd<'_>, option: i32, value: &T) -> io::Result<()> {
+    let (value, len) = (ptr::from_ref(value).cast(), mem::size_of::<T>() as u32);
+    // SAFETY: the kernel reads `len` bytes of the value.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, value, len) }).map(drop)
+}
+
+/// getsockopt(2) at level SOL_XDP. What the kernel does not write stays zero.
+pub(super) fn option<T: Copy + Default>(fd: BorrowedFd<'_>, option: i32) -> io::Result<T> {
+    let mut value = T::default();
+    let mut len = mem::size_of::<T>() as u32;
+    let to = ptr::from_mut(&mut value).cast();
+    // SAFETY: the kernel writes at most `len` bytes of the value; T is plain data (Copy + Default).
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, to, &raw mut len) })?;
+    Ok(value)
+}
+
+/// `struct xdp_mmap_offsets`, for which libc has no Default.
+pub(super) fn mmap_offsets(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
+    let words: [u64; 16] = option(fd, libc::XDP_MMAP_OFFSETS)?;
+    let ring = |at: usize| libc::xdp_ring_offset {
+        producer: words[at],
+        consumer: words[at + 1],
+        desc: words[at + 2],
+        flags: words[at + 3],
+    };
+    Ok(libc::xdp_mmap_offsets { rx: ring(0), tx: ring(4), fr: ring(8), cr: ring(12) })
+}
+
+/// The counts of `struct xdp_statistics`, in its order.
+pub(super) fn statistics(fd: BorrowedFd<'_>) -> io::Result<[u64; 6]> {
+    option(fd, libc::XDP_STATISTICS)
+}
+
+/// bind(2) to a queue of an interface.
+pub(super) fn bind(fd: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::Result<()> {
+    let len = mem::size_of::<libc::sockaddr_xdp>() as u32;
+    // SAFETY: the kernel reads `len` bytes of the address.
+    check(unsafe { libc::bind(fd.as_raw_fd(), ptr::from_ref(address).cast(), len) }).map(drop)
+}
+
+/// A mapping of a ring, unmapped when dropped.
+pub(super) struct RingMap {
+    start: NonNull<u8>,
+    len_bytes: usize,
+}
+
+// SAFETY: the map only keeps memory alive; the rings on it say who accesses what.
+unsafe impl Send for RingMap {}
+// SAFETY: as above.
+unsafe impl Sync for RingMap {}
+
+impl RingMap {
+    /// Maps a ring of a socket at one of the `XDP_PGOFF_*` offsets.
+    pub(super) fn new(fd: BorrowedFd<'_>, len_bytes: usize, offset: i64) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+        let start =
+            unsafe { libc::mmap(ptr::null_mut(), len_bytes, protection, flags, fd.as_raw_fd(), offset) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Self { start, len_bytes })
+    }
+
+    /// The address of what lies `offset` bytes into the ring, `len_bytes` long.
+    pub(super) fn at<T>(&self, offset: u64, len_bytes: usize) -> NonNull<T> {
+        let offset = offset as usize;
+        assert!(offset + len_bytes <= self.len_bytes && offset.is_multiple_of(align_of::<T>()));
+        // SAFETY: the offset was just checked to lie within the mapping.
+        unsafe { self.start.add(offset).cast() }
+    }
+}
+
+impl Drop for RingMap {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length; whoever has pointers into it keeps it alive.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len_bytes) };
+    }
+}
+
+/// recvfrom(2) without a buffer: wakes a driver that waits for frames in the fill ring.
+pub(super) fn wake_rx(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no buffer and no address are given.
+    let result = unsafe {
+        libc::recvfrom(
+            fd.as_raw_fd(),
+            ptr::null_mut(),
+            0,
+            libc::MSG_DONTWAIT,
+            ptr::null_mut(),
+            ptr::null_mut(),
+        )
+    };
+    check(result as i32).map(drop)
+}
+
+/// sendto(2) without a buffer: makes the kernel send what lies in the TX ring.
+pub(super) fn kick_tx(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no buffer and no address are given.
+    let result = unsafe { libc::sendto(fd.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
+    check(result as i32).map(drop)
+}
+
+/// Waits until every CPU has left the code that it ran in the kernel when this was called
+/// (membarrier(2), MEMBARRIER_CMD_GLOBAL: an RCU grace period). Afterwards no XDP program that was
+/// detached before is still running.
+pub(super) fn wait_for_programs_to_end() {
+    const MEMBARRIER_CMD_GLOBAL: i32 = 1;
+    // SAFETY: membarrier takes no pointer.
+    if unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } < 0 {
+        // Refused on machines with nohz_full CPUs; a grace period takes milliseconds there too.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+/// What the process may lock in memory, in bytes (RLIMIT_MEMLOCK).
+pub(super) fn memlock_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes the struct.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    limit.rlim_cur
+}

@@ -1,0 +1,170 @@
+//! Why a port could not be opened. Each message names the interface or port, what was asked, what is
+//! possible and the command that mends it.
+
+use std::io;
+
+/// An error of port set-up. The data path returns counts, never one of these.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriverError {
+    /// A port specification can't be read.
+    #[error("port '{spec}': {problem}; allowed: {allowed}")]
+    Spec {
+        /// The specification as given.
+        spec: String,
+        /// What is wrong with it.
+        problem: String,
+        /// What would be right.
+        allowed: String,
+    },
+    /// There is no such interface.
+    #[error("{interface}: no such network interface; there are: {present}. See: ip link")]
+    NoInterface {
+        /// The asked interface.
+        interface: String,
+        /// The interfaces of this network namespace.
+        present: String,
+    },
+    /// The process lacks rights.
+    #[error(
+        "{interface}: opening it with AF_XDP needs {missing}, which this process lacks. Run as root, or: setcap \
+         {missing_setcap}+ep PROGRAM"
+    )]
+    Rights {
+        /// The asked interface.
+        interface: String,
+        /// All missing capabilities.
+        missing: String,
+        /// The same as setcap(8) wants them.
+        missing_setcap: String,
+    },
+    /// The interface has fewer queues than were asked for.
+    #[error(
+        "{interface}: queues {first} to {last} were asked for, but it has {present} (0 to {max}). Ask for fewer, \
+         or give it more: ethtool -L {interface} combined {wanted} (veth: rx {wanted} tx {wanted})"
+    )]
+    Queues {
+        /// The interface.
+        interface: String,
+        /// The first queue that was asked for.
+        first: u32,
+        /// The last queue that was asked for.
+        last: u32,
+        /// How many there are.
+        present: u32,
+        /// The number of the last one.
+        max: u32,
+        /// How many would be needed.
+        wanted: u32,
+    },
+    /// Another XDP program is attached.
+    #[error(
+        "{interface}: XDP program {program} is attached already ({mode} mode). Take it off: {remedy}; or replace it \
+         with force=yes (--force)"
+    )]
+    Attached {
+        /// The interface.
+        interface: String,
+        /// Name and id of the program.
+        program: String,
+        /// `native` or `generic`.
+        mode: &'static str,
+        /// The command that detaches it.
+        remedy: String,
+    },
+    /// The program could not be attached.
+    #[error("{interface}: can't attach the XDP program in {mode} mode: {reason}. {remedy}")]
+    Attach {
+        /// The interface.
+        interface: String,
+        /// The asked mode.
+        mode: &'static str,
+        /// What the kernel said.
+        reason: String,
+        /// What would help.
+        remedy: String,
+    },
+    /// The XDP program could not be loaded.
+    #[error("{interface}: can't load the XDP program: {reason}. Needs a kernel with BPF and XDP_SOCKETS")]
+    Load {
+        /// The interface.
+        interface: String,
+        /// What libbpf and the kernel said.
+        reason: String,
+    },
+    /// The kernel refused the packet memory.
+    #[error(
+        "{interface}: the kernel refused {kib} KiB of packet memory: {source}. Locked memory is limited to \
+         {limit_kib} KiB without CAP_IPC_LOCK. Raise it (ulimit -l {kib}), grant cap_ipc_lock, or use fewer frames"
+    )]
+    Memlock {
+        /// The interface.
+        interface: String,
+        /// What the pool needs, in KiB.
+        kib: u64,
+        /// What the process may lock, in KiB.
+        limit_kib: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The queue is taken.
+    #[error(
+        "{interface} queue {queue}: another AF_XDP socket is bound to it, and was still after {waited_ms} ms. End \
+         the program that uses it (ss -a --xdp), or take another queue: start=N"
+    )]
+    Busy {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// How long it was tried.
+        waited_ms: u64,
+    },
+    /// The queue can't be bound as asked.
+    #[error("{interface} queue {queue}: can't bind with copy={copy}: {source}. {remedy}")]
+    Bind {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// The asked copy mode.
+        copy: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+        /// What would help.
+        remedy: String,
+    },
+    /// Another system call of set-up failed.
+    #[error(
+        "{interface} queue {queue}: {call} failed: {source}. Needs a kernel with XDP_SOCKETS (5.4 or newer)"
+    )]
+    Call {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// The call and what it was for.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A queue was taken from its port that is not there.
+    #[error("{port}: queue {queue} is not there to take; opened: {opened}, each can be taken once")]
+    NoQueue {
+        /// The port.
+        port: String,
+        /// The asked queue.
+        queue: u32,
+        /// How many were opened.
+        opened: u32,
+    },
+    /// Both ends of a ring are taken.
+    #[error("ring:{name}: both ends are in use; a ring has two. Use another name for another ring")]
+    RingEnds {
+        /// The ring's name.
+        name: String,
+    },
+    /// The pool has no cache left to fill the rings with.
+    #[error(transparent)]
+    Pool(#[from] sheafio_mempool::PoolError),
+}

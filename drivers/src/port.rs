@@ -1,0 +1,42 @@
+//! A port of any kind, as applications that take their ports from the command line see it.
+
+use sheafio_core::Queue;
+
+/// An open port: its queues, to be moved to their lcores, and what stays with the control plane.
+pub struct Port {
+    /// The interface's name, or the port specification's kind and name.
+    pub name: String,
+    /// How it works, in a few words.
+    pub mode: String,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// The NUMA node of its device, where there is one.
+    pub numa_node: Option<u32>,
+    /// What the user should know about how it was opened, a line each.
+    pub warnings: Vec<String>,
+    /// Its queues.
+    pub queues: Vec<Box<dyn Queue>>,
+    /// What the control plane can do while lcores own the queues.
+    pub control: Box<dyn Control>,
+}
+
+/// The control plane's access to an open port.
+pub trait Control: Send {
+    /// Reads counts that someone else keeps, such as the kernel, into the queues' counters.
+    fn refresh(&self) {}
+
+    /// Whether the device is gone.
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+/// For ports without anything outside of their queues.
+pub(crate) struct NoControl;
+
+impl Control for NoControl {}
+
+/// An Ethernet address for a port without a device: locally administered (IEEE 802c), numbered.
+pub(crate) fn soft_mac(kind: u8, number: u8) -> [u8; 6] {
+    [0x02, 0x00, 0x00, 0x00, kind, number]
+}

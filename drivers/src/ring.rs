@@ -1,0 +1,132 @@
+//! The ring port: two ends in memory, each one's TX the other one's RX, as DPDK's net_ring.
+//!
+//! Owns: the frames that are on their way. Never does: copy a packet. Invariant: a frame that was
+//! sent is received once, or given back by the end that closes last.
+
+use std::sync::Arc;
+
+use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
+use sheafio_mempool::{
+    Burst, Frame, Mempool, PoolCache,
+    sync::{AtomicU32, Ordering},
+};
+
+use crate::spsc::{Consumer, Producer, RingMemory};
+
+/// One end of a ring port. The ends may be on different lcores; both use one pool.
+pub struct RingQueue {
+    incoming: Consumer<Frame>,
+    outgoing: Producer<Frame>,
+    counters: Arc<QueueCounters>,
+    /// How many ends have closed.
+    closes: Arc<AtomicU32>,
+    pool: &'static Mempool,
+    closed: bool,
+}
+
+/// Makes the two ends of a ring port, with `size` slots, a power of two, in each direction.
+///
+/// # Panics
+/// If the size is not a power of two.
+pub fn pair(pool: &'static Mempool, size: u32) -> (RingQueue, RingQueue) {
+    let (there, back) = (RingMemory::on_heap(size, 0), RingMemory::on_heap(size, 0));
+    let closes = Arc::new(AtomicU32::new(0));
+    let end = |incoming, outgoing| RingQueue {
+        incoming: Consumer::new(incoming),
+        outgoing: Producer::new(outgoing),
+        counters: Arc::default(),
+        closes: closes.clone(),
+        pool,
+        closed: false,
+    };
+    (end(back.clone(), there.clone()), end(there, back))
+}
+
+impl RingQueue {
+    /// Whether the other end has closed: nobody would receive what is sent now.
+    fn is_alone(&self) -> bool {
+        // Acquire: pairs with the other end's AcqRel addition, which comes after its last read.
+        self.closes.load(Ordering::Acquire) > u32::from(self.closed)
+    }
+}
+
+impl Queue for RingQueue {
+    #[inline]
+    fn rx_burst(&mut self, _: &mut PoolCache, burst: &mut Burst) -> usize {
+        let spare = burst.spare();
+        let received = self.incoming.available(spare.len());
+        let mut bytes = 0;
+        self.incoming.read_each(received, |at, frame| {
+            bytes += frame.len() as u64;
+            spare[at].write(frame);
+        });
+        self.incoming.release();
+        // SAFETY: the first `received` spare entries were written just above.
+        unsafe { burst.commit(received) };
+        self.counters.add_rx(received as u64, bytes);
+        received
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
+        if self.closed || self.is_alone() {
+            let dropped = cache.free_burst(burst);
+            self.counters.add_drops(DropReason::DeviceGone, dropped as u64);
+            return 0;
+        }
+        let sent = self.outgoing.free(burst.len());
+        let mut bytes = 0;
+        self.outgoing.write_each(sent, |at| {
+            bytes += burst[at].len() as u64;
+            // SAFETY: the frame moves from the burst to the ring: the burst forgets it just below.
+            unsafe { std::ptr::read(&raw const burst[at]) }
+        });
+        burst.forget_front(sent);
+        self.outgoing.publish();
+        self.counters.add_tx(sent as u64, bytes);
+        sent
+    }
+
+    fn counters(&self) -> &Arc<QueueCounters> {
+        &self.counters
+    }
+
+    fn close(&mut self, cache: &mut PoolCache) -> Closed {
+        if self.closed {
+            return Closed::default();
+        }
+        // AcqRel: orders this end's last send before the other end's clean-up, and the other way.
+        let is_last = self.closes.fetch_add(1, Ordering::AcqRel) == 1;
+        self.closed = true;
+        let mut returned = 0;
+        let unread = self.incoming.available(usize::MAX);
+        self.incoming.read_each(unread, |_, frame| cache.free(frame));
+        self.incoming.release();
+        self.counters.add_drops(DropReason::RxUnread, unread as u64);
+        returned += unread as u64;
+        if is_last {
+            // What was sent after the other end had closed.
+            let mut unsent = 0;
+            // SAFETY: the other end has closed and reads no more.
+            unsafe {
+                self.outgoing.take_back(|frame| {
+                    cache.free(frame);
+                    unsent += 1;
+                });
+            }
+            self.counters.add_drops(DropReason::TxUnsent, unsent);
+            returned += unsent;
+        }
+        Closed { returned, retired: 0 }
+    }
+}
+
+impl Drop for RingQueue {
+    fn drop(&mut self) {
+        if !self.closed
+            && let Ok(mut cache) = self.pool.cache()
+        {
+            self.close(&mut cache);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The simulated kernel: the other side of the four rings.
+//!
+//! Owns: the kernel's views of the rings and the frames it has taken. Never does: run by itself; it
+//! works when the queue polls (`tick`) or rings a doorbell. Invariant: as in the real one, a frame
+//! from the fill ring ends in the RX ring, one from the TX ring in the completion ring.
+
+use std::{
+    collections::VecDeque,
+    os::fd::RawFd,
+    slice,
+    sync::{Arc, Mutex},
+};
+
+use fastrand::Rng;
+use sheafio_core::QueueCounters;
+use sheafio_mempool::{Geometry, XDP_HEADROOM_BYTES};
+
+use super::{Config, Faults, wire::Wire};
+use crate::{
+    af_xdp::queue::{Desc, Kernel, Rings, Wake},
+    spsc::{Consumer, Producer},
+};
+
+/// Packets that arrive in one poll, at most; 1 to 4 times as many after a stop.
+const ARRIVALS: usize = 32;
+/// Packets sent for one kick: as the real kernel in copy mode (`TX_BATCH_SIZE`, net/xdp/xsk.c).
+const TX_BATCH: usize = 32;
+/// Polls that a late completion takes, at most.
+const LATE_POLLS: u64 = 50;
+
+/// A kernel that is played.
+pub struct SimKernel {
+    fill: Consumer<u64>,
+    rx: Producer<Desc>,
+    tx: Consumer<Desc>,
+    completion: Producer<u64>,
+    geometry: Geometry,
+    wire: Arc<Mutex<Wire>>,
+    random: Rng,
+    faults: Faults,
+    remove_at: Option<u64>,
+    now: u64,
+    /// Frames from the fill ring that no packet was put into yet.
+    stash: Vec<u64>,
+    /// Sent frames and the poll in which they are complete.
+    sent: VecDeque<(u64, u64)>,
+    /// The kernel does nothing until this poll.
+    stopped_until: u64,
+    fill_woken: bool,
+    attached: bool,
+    removed: bool,
+}
+
+impl SimKernel {
+    pub(super) fn new(
+        config: &Config,
+        number: u32,
+        rings: &Rings,
+        geometry: Geometry,
+        wire: Arc<Mutex<Wire>>,
+    ) -> Self {
+        let kernel = Self {
+            fill: Consumer::new(rings.fill.clone()),
+            rx: Producer::new(rings.rx.clone()),
+            tx: Consumer::new(rings.tx.clone()),
+            completion: Producer::new(rings.completion.clone()),
+            geometry,
+            wire,
+            random: Rng::with_seed(config.seed.wrapping_mul(1009).wrapping_add(u64::from(number))),
+            faults: config.faults,
+            remove_at: config.remove_at,
+            now: 0,
+            stash: Vec::new(),
+            sent: VecDeque::new(),
+            stopped_until: 0,
+            fill_woken: false,
+            attached: true,
+            removed: false,
+        };
+        // As in copy mode: TX always wants its kick.
+        kernel.tx.set_needs_wakeup(true);
+        kernel.fill.set_needs_wakeup(config.faults.wakeup);
+        kernel
+    }
+
+    /// Takes a frame for a packet: one at a time, as copy mode does. With fault `wakeup`, a ring full
+    /// at each wake-up, as drivers in zero-copy mode do; those keep what they have at the end.
+    fn take_frame(&mut self) -> Option<u64> {
+        if self.stash.is_empty() && (!self.faults.wakeup || std::mem::take(&mut self.fill_woken)) {
+            let count = self.fill.available(if self.faults.wakeup { usize::MAX } else { 1 });
+            self.fill.read_each(count, |_, addr| self.stash.push(addr));
+            self.fill.release();
+        }
+        self.stash.pop()
+    }
+
+    /// Lets packets arrive.
+    fn receive(&mut self, wire: &mut Wire, most: usize) {
+        let start = u64::from(XDP_HEADROOM_BYTES);
+        for _ in 0..self.random.usize(1..=most) {
+            if self.remove_at == Some(wire.statistics.arrived) {
+                self.removed = true;
+                wire.is_removed = true;
+                return;
+            }
+            let Some(packet) = wire.arrive() else { return };
+            if packet.len() as u32 > self.geometry.data_bytes() {
+                wire.statistics.rx_too_large += 1;
+                continue;
+            }
+            let Some(frame) = self.take_frame() else {
+                wire.statistics.rx_no_frame += 1;
+                continue;
+            };
+            if self.rx.free(1) == 0 {
+                wire.statistics.rx_ring_full += 1;
+                self.stash.push(frame);
+                continue;
+            }
+            let addr = self.chunk(frame) + start + u64::from(self.geometry.headroom_bytes());
+            // SAFETY: the frame came from the fill ring: it is the kernel's until it lies in the RX
+            // ring; the length was checked against what a frame holds.
+            unsafe { self.memory(addr).copy_from_nonoverlapping(packet.as_ptr(), packet.len()) };
+            self.rx.write_each(1, |_| Desc { addr, len: packet.len() as u32, options: 0 });
+            self.rx.publish();
+        }
+    }
+
+    /// Sends up to a batch of what lies in the TX ring, as far as completions have room.
+    fn transmit(&mut self, wire: &mut Wire) {
+        let count = self.tx.available(TX_BATCH);
+        let mut descs = [Desc::default(); TX_BATCH];
+        self.tx.read_each(count, |at, desc| descs[at] = desc);
+        self.tx.release();
+        for desc in &descs[..count] {
+            if desc.len == 0 || !self.geometry.is_packet(desc.addr, desc.len) {
+                wire.statistics.tx_invalid += 1;
+                continue;
+            }
+            // SAFETY: the frame came from the TX ring: it is the kernel's until it is completed; the
+            // address and length were just checked.
+            wire.send(unsafe { slice::from_raw_parts(self.memory(desc.addr), desc.len as usize) });
+            let wait = if self.faults.late { self.random.u64(0..=LATE_POLLS) } else { 0 };
+            self.sent.push_back((self.now + wait, desc.addr));
+        }
+        if self.faults.reorder {
+            self.random.shuffle(self.sent.make_contiguous());
+        }
+    }
+
+    /// Completes sent frames whose time has come. Without `reorder`, in the order of sending.
+    fn complete(&mut self) {
+        let now = self.now;
+        let mut kept = VecDeque::new();
+        while let Some((due, addr)) = self.sent.pop_front() {
+            let is_due = due <= now && (self.faults.reorder || kept.is_empty());
+            if is_due && self.completion.free(1) == 1 {
+                self.completion.write_each(1, |_| addr);
+                self.completion.publish();
+            } else {
+                kept.push_back((due, addr));
+            }
+        }
+        self.sent = kept;
+    }
+
+    fn chunk(&self, addr: u64) -> u64 {
+        addr & !(u64::from(self.geometry.frame_bytes()) - 1)
+    }
+
+    /// Where packet memory lies.
+    fn memory(&self, addr: u64) -> *mut u8 {
+        self.geometry.base().as_ptr().wrapping_add(addr as usize)
+    }
+}
+
+impl Kernel for SimKernel {
+    fn wake_rx(&mut self) -> Wake {
+        self.fill_woken = true;
+        self.wire.lock().expect("no panic under this lock").statistics.doorbells += 1;
+        if self.removed { Wake::Gone } else { Wake::Done }
+    }
+
+    fn kick_tx(&mut self) -> Wake {
+        let wire = self.wire.clone();
+        let mut wire = wire.lock().expect("no panic under this lock");
+        wire.statistics.doorbells += 1;
+        if self.removed {
+            return Wake::Gone;
+        }
+        if self.now >= self.stopped_until {
+            self.transmit(&mut wire);
+            self.complete();
+        }
+        Wake::Done
+    }
+
+    fn tick(&mut self) -> bool {
+        self.now += 1;
+        if self.removed {
+            return false;
+        }
+        let mut most = ARRIVALS;
+        if self.faults.full {
+            if self.now < self.stopped_until {
+                return true;
+            }
+            if self.random.u32(0..100) == 0 {
+                self.stopped_until = self.now + self.random.u64(1..200);
+            }
+            most *= self.random.usize(1..=4);
+        }
+        let wire = self.wire.clone();
+        let mut wire = wire.lock().expect("no panic under this lock");
+        if self.attached {
+            self.receive(&mut wire, most);
+        }
+        self.complete();
+        !self.removed
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn detach(&mut self) {
+        self.attached = false;
+    }
+
+    fn rings_are_exact(&self) -> bool {
+        true
+    }
+
+    fn count_drops(&self, counters: &QueueCounters) {
+        self.wire.lock().expect("no panic under this lock").statistics.count_drops(counters);
+    }
+
+    fn shut(&mut self) {
+        self.removed = true;
+    }
+}

@@ -1,0 +1,165 @@
+//! The sim port: the AF_XDP data path over heap memory, with a simulated kernel behind the rings.
+//!
+//! Owns: the simulated kernel and its wire. Never does: make a system call; it needs no rights and
+//! no interface. Invariant: what it does is a function of the seed, the configuration and the
+//! calls, so a failure can be run again.
+
+mod kernel;
+mod wire;
+
+use std::sync::{Arc, Mutex};
+
+use sheafio_core::{Queue, QueueCounters};
+use sheafio_mempool::Mempool;
+
+use self::kernel::SimKernel;
+pub use self::wire::{SimStatistics, Wire};
+use crate::{
+    DriverError,
+    af_xdp::queue::{Rings, XskQueue},
+    port::{Control, soft_mac},
+};
+
+/// A queue of a sim port.
+pub type SimQueue = XskQueue<SimKernel>;
+
+/// What the simulated kernel does wrong. All of these a real kernel does too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "a set of independent switches, named one by one")]
+pub struct Faults {
+    /// Sleeps, and must be woken for the fill ring as well as for the TX ring.
+    pub wakeup: bool,
+    /// Completes sent frames many polls later.
+    pub late: bool,
+    /// Completes sent frames in another order.
+    pub reorder: bool,
+    /// Stops now and then, so that rings run full, and then has much to do at once.
+    pub full: bool,
+}
+
+impl Faults {
+    /// All names in a port specification, in the order of the fields.
+    pub const NAMES: [&'static str; 4] = ["wakeup", "late", "reorder", "full"];
+}
+
+/// How to open a sim port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Seed of everything that is random.
+    pub seed: u64,
+    /// How many queues.
+    pub queues: u32,
+    /// Packets that arrive in total, in turn over the queues; then it is quiet.
+    pub packets: u64,
+    /// Length of the arriving packets in bytes, at least 60.
+    pub len_bytes: u32,
+    /// Slots of each of the four rings: a power of two.
+    pub ring: u32,
+    /// Frames that a queue keeps ready for reception.
+    pub fill: Option<u32>,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// The device vanishes when this many packets have arrived on a queue.
+    pub remove_at: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            queues: 1,
+            packets: u64::MAX,
+            len_bytes: 64,
+            ring: 2048,
+            fill: None,
+            faults: Faults::default(),
+            remove_at: None,
+        }
+    }
+}
+
+/// An open sim port.
+pub struct SimPort {
+    name: String,
+    queues: Vec<Option<SimQueue>>,
+    wires: Vec<Arc<Mutex<Wire>>>,
+    counters: Vec<Arc<QueueCounters>>,
+}
+
+/// Opens a sim port.
+///
+/// # Errors
+/// If the pool has no cache left to fill the rings with.
+pub fn open(name: &str, config: &Config, pool: &'static Mempool) -> Result<SimPort, DriverError> {
+    let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues).min(config.ring);
+    let (mut queues, mut wires, mut counters) = (Vec::new(), Vec::new(), Vec::new());
+    let mut cache = pool.cache()?;
+    for number in 0..config.queues {
+        let share = config.packets / u64::from(config.queues)
+            + u64::from(u64::from(number) < config.packets % u64::from(config.queues));
+        let wire = Arc::new(Mutex::new(Wire::new(share, config.len_bytes)));
+        let rings = Rings::on_heap(config.ring);
+        let kernel = SimKernel::new(config, number, &rings, *pool.geometry(), wire.clone());
+        let mut queue = XskQueue::new(pool, rings, kernel, fill);
+        queue.refill(&mut cache);
+        counters.push(queue.counters().clone());
+        wires.push(wire);
+        queues.push(Some(queue));
+    }
+    Ok(SimPort { name: format!("sim:{name}"), queues, wires, counters })
+}
+
+impl SimPort {
+    /// Takes a queue out of the port, for the lcore that will own it.
+    ///
+    /// # Errors
+    /// [`DriverError::NoQueue`] if it was not opened or is taken already.
+    pub fn queue(&mut self, queue: u32) -> Result<SimQueue, DriverError> {
+        let opened = self.queues.len() as u32;
+        let taken = self.queues.get_mut(queue as usize).and_then(Option::take);
+        taken.ok_or_else(|| DriverError::NoQueue { port: self.name.clone(), queue, opened })
+    }
+
+    /// The wire of a queue: what arrives there, and what was sent.
+    ///
+    /// # Panics
+    /// If there is no such queue.
+    pub fn wire(&self, queue: u32) -> Arc<Mutex<Wire>> {
+        self.wires[queue as usize].clone()
+    }
+
+    /// Turns it into a port of any kind.
+    pub(crate) fn into_port(self, number: u8) -> crate::Port {
+        crate::Port {
+            mode: "simulated kernel".to_owned(),
+            mac: soft_mac(3, number),
+            numa_node: None,
+            warnings: vec![],
+            queues: self
+                .queues
+                .into_iter()
+                .flatten()
+                .map(|queue| Box::new(queue) as Box<dyn Queue>)
+                .collect(),
+            control: Box::new(SimControl { wires: self.wires, counters: self.counters }),
+            name: self.name,
+        }
+    }
+}
+
+struct SimControl {
+    wires: Vec<Arc<Mutex<Wire>>>,
+    counters: Vec<Arc<QueueCounters>>,
+}
+
+impl Control for SimControl {
+    fn refresh(&self) {
+        for (wire, counters) in self.wires.iter().zip(&self.counters) {
+            wire.lock().expect("no panic under this lock").statistics.count_drops(counters);
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.wires.iter().any(|wire| wire.lock().expect("no panic under this lock").is_removed)
+    }
+}

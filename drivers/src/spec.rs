@@ -1,0 +1,319 @@
+//! Ports as users write them: `KIND:NAME,key=value,...`, or a bare interface name.
+//!
+//! Owns: reading the text, and the ring ends that wait for their second use. Never does: open
+//! anything while reading. Invariant: what is not known is refused, with what is known.
+
+use std::{collections::HashMap, fmt, num::NonZeroU32, ops::RangeInclusive, str::FromStr};
+
+use sheafio_core::Queue;
+use sheafio_mempool::Mempool;
+
+use crate::{
+    DriverError, Port, af_xdp,
+    null::NullQueue,
+    port::{NoControl, soft_mac},
+    ring::{self, RingQueue},
+    sim::{self, Faults},
+};
+
+/// The kinds of ports, as users write them.
+const KINDS: &str = "af_xdp:INTERFACE (or just INTERFACE), ring:NAME, null:NAME, sim:NAME";
+/// The most queues of a port.
+const QUEUES: RangeInclusive<u64> = 1..=1024;
+
+/// A port that a user named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSpec {
+    text: String,
+    name: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    AfXdp(af_xdp::Config),
+    Ring { size: u32 },
+    Null { queues: u32, len_bytes: u32 },
+    Sim(sim::Config),
+}
+
+impl PortSpec {
+    /// Number of queues that the port will have.
+    pub fn queues(&self) -> u32 {
+        match &self.kind {
+            Kind::AfXdp(config) => config.queues,
+            Kind::Ring { .. } => 1,
+            Kind::Null { queues, .. } => *queues,
+            Kind::Sim(config) => config.queues,
+        }
+    }
+
+    /// The network interface, for ports that are on one.
+    pub fn interface(&self) -> Option<&str> {
+        matches!(self.kind, Kind::AfXdp(_)).then_some(self.name.as_str())
+    }
+
+    /// Frames that each queue keeps ready for reception, unless the user has said how many.
+    pub fn set_fill(&mut self, frames: NonZeroU32) {
+        match &mut self.kind {
+            Kind::AfXdp(config) => _ = config.fill.get_or_insert(frames.get()),
+            Kind::Sim(config) => _ = config.fill.get_or_insert(frames.get()),
+            Kind::Ring { .. } | Kind::Null { .. } => {}
+        }
+    }
+
+    /// Takes other XDP programs off the interface.
+    pub fn set_force(&mut self) {
+        if let Kind::AfXdp(config) = &mut self.kind {
+            config.force = true;
+        }
+    }
+}
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for PortSpec {
+    type Err = DriverError;
+
+    fn from_str(text: &str) -> Result<Self, DriverError> {
+        let refuse =
+            |problem: String, allowed: String| DriverError::Spec { spec: text.to_owned(), problem, allowed };
+        let (port, options) =
+            text.split_once(',').map_or((text, None), |(port, options)| (port, Some(options)));
+        let (kind, name) = port.split_once(':').unwrap_or(("af_xdp", port));
+        let mut kind = match kind {
+            "af_xdp" => Kind::AfXdp(af_xdp::Config::default()),
+            "ring" => Kind::Ring { size: 1024 },
+            "null" => Kind::Null { queues: 1, len_bytes: 64 },
+            "sim" => Kind::Sim(sim::Config::default()),
+            unknown => return Err(refuse(format!("unknown kind '{unknown}'"), KINDS.to_owned())),
+        };
+        if name.is_empty() {
+            return Err(refuse("the name is missing".to_owned(), KINDS.to_owned()));
+        }
+        let mut seen = Vec::new();
+        for option in options.into_iter().flat_map(|options| options.split(',')) {
+            let (key, value) = option
+                .split_once('=')
+                .ok_or_else(|| refuse(format!("'{option}' is not key=value"), kind.keys().to_owned()))?;
+            if seen.contains(&key) {
+                return Err(refuse(format!("'{key}' is given twice"), "each key once".to_owned()));
+            }
+            seen.push(key);
+            kind.set(key, value).map_err(|bad| match bad {
+                Bad::Key => refuse(format!("unknown key '{key}'"), kind.keys().to_owned()),
+                Bad::Value(allowed) => {
+                    refuse(format!("{key}='{value}' is not possible"), format!("{key}={allowed}"))
+                }
+            })?;
+        }
+        Ok(Self { text: text.to_owned(), name: name.to_owned(), kind })
+    }
+}
+
+/// Why an option was refused.
+enum Bad {
+    Key,
+    Value(String),
+}
+
+impl Kind {
+    /// The keys that this kind knows.
+    fn keys(&self) -> &'static str {
+        match self {
+            Self::AfXdp(_) => {
+                "queues=N, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, ring=SLOTS, fill=FRAMES, \
+                 force=yes|no"
+            }
+            Self::Ring { .. } => "size=SLOTS",
+            Self::Null { .. } => "queues=N, len=BYTES",
+            Self::Sim(_) => {
+                "queues=N, seed=N, packets=N, len=BYTES, ring=SLOTS, fill=FRAMES, faults=NAME+NAME, remove_at=N"
+            }
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), Bad> {
+        let number = |range: RangeInclusive<u64>| number(value, range);
+        let small = |range: RangeInclusive<u64>| number(range).map(|number| number as u32);
+        let slots = |range: RangeInclusive<u32>| slots(value, range);
+        match (self, key) {
+            (Self::AfXdp(config), "queues") => config.queues = small(QUEUES)?,
+            (Self::AfXdp(config), "start") => config.start = small(0..=1023)?,
+            (Self::AfXdp(config), "mode") => {
+                use af_xdp::Mode::{Auto, Generic, Native};
+                config.mode = choice(value, &[("auto", Auto), ("native", Native), ("generic", Generic)])?;
+            }
+            (Self::AfXdp(config), "copy") => {
+                use af_xdp::CopyMode::{Auto, Copy, ZeroCopy};
+                config.copy = choice(value, &[("auto", Auto), ("copy", Copy), ("zerocopy", ZeroCopy)])?;
+            }
+            (Self::AfXdp(config), "ring") => config.ring = slots(af_xdp::Config::RING_SIZES)?,
+            (Self::AfXdp(config), "fill") => config.fill = Some(small(1..=32_768)?),
+            (Self::AfXdp(config), "force") => config.force = choice(value, &[("yes", true), ("no", false)])?,
+            (Self::Ring { size }, "size") => *size = slots(1..=1 << 20)?,
+            (Self::Null { queues, .. } | Self::Sim(sim::Config { queues, .. }), "queues") => {
+                *queues = small(QUEUES)?;
+            }
+            (Self::Null { len_bytes, .. }, "len") => *len_bytes = small(14..=1728)?,
+            (Self::Sim(config), "seed") => config.seed = number(0..=u64::MAX)?,
+            (Self::Sim(config), "packets") => config.packets = number(0..=u64::MAX)?,
+            (Self::Sim(config), "len") => config.len_bytes = small(60..=1728)?,
+            (Self::Sim(config), "ring") => config.ring = slots(1..=32_768)?,
+            (Self::Sim(config), "fill") => config.fill = Some(small(1..=32_768)?),
+            (Self::Sim(config), "faults") => config.faults = faults(value)?,
+            (Self::Sim(config), "remove_at") => config.remove_at = Some(number(0..=u64::MAX)?),
+            _ => return Err(Bad::Key),
+        }
+        Ok(())
+    }
+}
+
+fn number(value: &str, range: RangeInclusive<u64>) -> Result<u64, Bad> {
+    let number = value.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| Bad::Value(format!("{} to {}", range.start(), range.end())))
+}
+
+fn slots(value: &str, range: RangeInclusive<u32>) -> Result<u32, Bad> {
+    let slots = value.parse().ok().filter(|slots: &u32| range.contains(slots) && slots.is_power_of_two());
+    slots.ok_or_else(|| Bad::Value(format!("a power of two from {} to {}", range.start(), range.end())))
+}
+
+fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, Bad> {
+    let chosen = choices.iter().find(|(name, _)| *name == value).map(|(_, choice)| *choice);
+    chosen.ok_or_else(|| Bad::Value(choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join("|")))
+}
+
+fn faults(value: &str) -> Result<Faults, Bad> {
+    let mut faults = Faults::default();
+    for name in value.split('+') {
+        match name {
+            "wakeup" => faults.wakeup = true,
+            "late" => faults.late = true,
+            "reorder" => faults.reorder = true,
+            "full" => faults.full = true,
+            "none" if value == "none" => {}
+            "all" if value == "all" => {
+                faults = Faults { wakeup: true, late: true, reorder: true, full: true }
+            }
+            _ => return Err(Bad::Value(format!("none, all, or some of {}", Faults::NAMES.join("+")))),
+        }
+    }
+    Ok(faults)
+}
+
+/// Opens ports by their specification; knows the rings whose second end is still to be taken.
+pub struct Ports {
+    pool: &'static Mempool,
+    rings: HashMap<String, Option<RingQueue>>,
+    opened: u8,
+}
+
+impl Ports {
+    /// Ports whose packets lie in this pool.
+    pub fn new(pool: &'static Mempool) -> Self {
+        Self { pool, rings: HashMap::new(), opened: 0 }
+    }
+
+    /// Opens a port. The first use of a ring's name gives its one end, the second the other.
+    ///
+    /// # Errors
+    /// Each [`DriverError`] names the port, what was asked, what is possible and the remedy.
+    pub fn open(&mut self, spec: &PortSpec) -> Result<Port, DriverError> {
+        let number = self.opened;
+        self.opened = self.opened.wrapping_add(1);
+        let soft = |kind: &str, queues: Vec<Box<dyn Queue>>| Port {
+            name: format!("{kind}:{}", spec.name),
+            mode: "in memory".to_owned(),
+            mac: soft_mac(1, number),
+            numa_node: None,
+            warnings: vec![],
+            queues,
+            control: Box::new(NoControl),
+        };
+        Ok(match &spec.kind {
+            Kind::AfXdp(config) => af_xdp::open_with(&spec.name, config, self.pool)?.into_port(),
+            Kind::Sim(config) => sim::open(&spec.name, config, self.pool)?.into_port(number),
+            Kind::Null { queues, len_bytes } => {
+                let queue = |_| Box::new(NullQueue::new(*len_bytes)) as Box<dyn Queue>;
+                soft("null", (0..*queues).map(queue).collect())
+            }
+            Kind::Ring { size } => {
+                let end = if let Some(second) = self.rings.get_mut(&spec.name) {
+                    second.take().ok_or_else(|| DriverError::RingEnds { name: spec.name.clone() })?
+                } else {
+                    let (first, second) = ring::pair(self.pool, *size);
+                    self.rings.insert(spec.name.clone(), Some(second));
+                    first
+                };
+                soft("ring", vec![Box::new(end)])
+            }
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_read() {
+        let config = |text: &str| match text.parse::<PortSpec>().unwrap().kind {
+            Kind::AfXdp(config) => config,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(config("eth0"), af_xdp::Config::default());
+        assert_eq!(config("af_xdp:eth0"), config("eth0"));
+        let all = config("eth0,queues=2,start=1,mode=generic,copy=copy,ring=512,fill=100,force=yes");
+        assert_eq!((all.queues, all.start, all.ring, all.fill, all.force), (2, 1, 512, Some(100), true));
+        assert_eq!((all.mode, all.copy), (af_xdp::Mode::Generic, af_xdp::CopyMode::Copy));
+        let sim: PortSpec = "sim:x,seed=7,faults=late+full,packets=9".parse().unwrap();
+        let faults = Faults { late: true, full: true, ..Faults::default() };
+        assert_eq!(
+            sim.kind,
+            Kind::Sim(sim::Config { seed: 7, faults, packets: 9, ..sim::Config::default() })
+        );
+        assert_eq!(
+            (sim.to_string().as_str(), sim.interface(), sim.queues()),
+            ("sim:x,seed=7,faults=late+full,packets=9", None, 1)
+        );
+        assert_eq!("null:0,queues=4,len=128".parse::<PortSpec>().unwrap().queues(), 4);
+    }
+
+    #[test]
+    fn what_is_unknown_is_refused_with_what_is_known() {
+        for (text, problem, allowed) in [
+            ("", "the name is missing", "af_xdp:INTERFACE"),
+            ("null:", "the name is missing", "null:NAME"),
+            ("dpdk:0", "unknown kind 'dpdk'", "ring:NAME, null:NAME, sim:NAME"),
+            ("eth0,speed=9", "unknown key 'speed'", "mode=auto|native|generic"),
+            ("eth0,queues", "'queues' is not key=value", "queues=N"),
+            ("eth0,queues=0", "queues='0' is not possible", "queues=1 to 1024"),
+            ("eth0,queues=2,queues=3", "'queues' is given twice", "each key once"),
+            ("eth0,mode=fast", "mode='fast' is not possible", "mode=auto|native|generic"),
+            ("eth0,copy=no", "copy='no' is not possible", "copy=auto|copy|zerocopy"),
+            ("eth0,ring=100", "ring='100' is not possible", "a power of two from 64 to 32768"),
+            ("ring:a,size=3", "size='3' is not possible", "a power of two"),
+            ("null:0,len=9000", "len='9000' is not possible", "len=14 to 1728"),
+            ("sim:0,faults=rain", "faults='rain' is not possible", "wakeup+late+reorder+full"),
+            ("sim:0,seed=-1", "seed='-1' is not possible", "seed=0 to"),
+        ] {
+            let message = text.parse::<PortSpec>().unwrap_err().to_string();
+            assert!(message.contains(problem) && message.contains(allowed), "{text}: {message}");
+            assert!(!message.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn a_ring_has_two_ends() {
+        let pool = Mempool::builder().frames(64).hugepages(sheafio_mempool::Hugepages::Off).build().unwrap();
+        let mut ports = Ports::new(pool);
+        let spec: PortSpec = "ring:a".parse().unwrap();
+        assert!(ports.open(&spec).is_ok() && ports.open(&spec).is_ok());
+        assert!(ports.open(&spec).err().unwrap().to_string().contains("both ends are in use"));
+    }
+}
