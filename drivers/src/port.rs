@@ -20,6 +20,13 @@ pub struct Port {
     pub control: Box<dyn Control>,
 }
 
+impl Port {
+    /// Takes the control plane's part out of the port, for whoever watches it.
+    pub fn take_control(&mut self) -> Box<dyn Control> {
+        std::mem::replace(&mut self.control, Box::new(NoControl))
+    }
+}
+
 /// The control plane's access to an open port.
 pub trait Control: Send {
     /// Reads counts that someone else keeps, such as the kernel, into the queues' counters.

@@ -54,10 +54,10 @@ pub trait Kernel: Send {
     fn wake_rx(&mut self) -> Wake;
     /// Asks the kernel to send what lies in the TX ring: sendto(2) with `MSG_DONTWAIT`.
     fn kick_tx(&mut self) -> Wake;
-    /// Called at the start of each burst; a simulated kernel works here. Returns whether the
-    /// device is still there.
+    /// Called at the start of each burst; a simulated kernel works here, and lets packets arrive if
+    /// the burst is one to receive. Returns whether the device is still there.
     #[inline(always)]
-    fn tick(&mut self) -> bool {
+    fn tick(&mut self, _to_receive: bool) -> bool {
         true
     }
     /// A descriptor for poll(2).
@@ -301,7 +301,7 @@ impl<K: Kernel> XskQueue<K> {
             && progress.elapsed() < DRAIN_STALL
         {
             let before = (self.with_tx, self.tx.unconsumed());
-            self.gone |= !self.kernel.tick();
+            self.gone |= !self.kernel.tick(false);
             self.reclaim(cache);
             self.backoff = 0;
             self.doorbell();
@@ -352,7 +352,7 @@ impl<K: Kernel> XskQueue<K> {
 impl<K: Kernel> Queue for XskQueue<K> {
     #[inline]
     fn rx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
-        self.gone |= !self.kernel.tick();
+        self.gone |= !self.kernel.tick(true);
         // 1. Refill the fill ring.
         self.refill(cache);
         // 2. Receive.
@@ -370,7 +370,7 @@ impl<K: Kernel> Queue for XskQueue<K> {
 
     #[inline]
     fn tx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
-        self.gone |= !self.kernel.tick();
+        self.gone |= !self.kernel.tick(false);
         // 1. Reclaim completions in bulk.
         self.reclaim(cache);
         if self.gone {

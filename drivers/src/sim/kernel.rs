@@ -195,7 +195,7 @@ impl Kernel for SimKernel {
         Wake::Done
     }
 
-    fn tick(&mut self) -> bool {
+    fn tick(&mut self, to_receive: bool) -> bool {
         self.now += 1;
         if self.removed {
             return false;
@@ -212,7 +212,7 @@ impl Kernel for SimKernel {
         }
         let wire = self.wire.clone();
         let mut wire = wire.lock().expect("no panic under this lock");
-        if self.attached {
+        if to_receive && self.attached {
             self.receive(&mut wire, most);
         }
         self.complete();

@@ -1,0 +1,184 @@
+//! The command line.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use sheafio_core::{CpuList, IdlePolicy};
+use sheafio_drivers::PortSpec;
+use sheafio_mempool::{Burst, Hugepages};
+
+/// Poll-mode packet I/O on AF_XDP.
+#[derive(Debug, Parser)]
+#[command(name = "sheafio", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Forward packets between ports, as testpmd does
+    Fwd(FwdArgs),
+}
+
+/// Ports pair up in the order they are named: 0 with 1, 2 with 3; a last one alone with itself.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct FwdArgs {
+    /// A port, KIND:NAME,key=value,...: eth0,queues=2  af_xdp:eth0,mode=generic  ring:a  null:0  sim:0,seed=7
+    #[arg(short = 'p', long = "port", value_name = "PORT", required = true)]
+    pub(crate) ports: Vec<PortSpec>,
+
+    /// What to do with the packets
+    #[arg(long, value_enum, default_value = "io")]
+    pub(crate) mode: Mode,
+
+    /// CPUs of the lcores, such as 1,3-5: queue i of each port is served by the i-th
+    /// [default: physical cores, near the first port's device]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) cores: Option<CpuList>,
+
+    /// End after this time, such as 10s or 2min
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) duration: Option<Duration>,
+
+    /// End after this many packets (received; with txonly, sent), shared among the lcores
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) packets: Option<u64>,
+
+    /// Most packets in a burst
+    #[arg(long, value_name = "N", default_value_t = Burst::DEFAULT_LIMIT as u64,
+          value_parser = clap::value_parser!(u64).range(1..=Burst::MAX as u64))]
+    pub(crate) burst: u64,
+
+    /// Frames of the pool, shared by all ports
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    pub(crate) frames: u64,
+
+    /// Bytes of a frame: 2048 or 4096
+    #[arg(long, value_name = "BYTES", default_value_t = 2048)]
+    pub(crate) frame_size: u32,
+
+    /// Whether the pool lies on hugepages
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) hugepages: HugepagesArg,
+
+    /// What an lcore does without packets
+    #[arg(long, value_enum, default_value = "spin")]
+    pub(crate) idle: Idle,
+
+    /// Take other XDP programs off the interfaces
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Print one JSON object a line instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const AFTER_HELP: &str = "\
+Exit code: 0; 1 if frames were lost in the end; 2 if it could not start.
+
+With --json, one object a second and a last one with \"final\": true:
+  t_s               seconds since the start
+  ports[]           name; rx_packets, rx_bytes, tx_packets, tx_bytes: totals; rx_pps, tx_pps: packets/s
+                    in this second (final: over the whole run); drops: totals by reason
+  lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_packet: busy
+                    cycles of the time-stamp counter a packet; both in this second (final: whole run)
+  pool              frames: all; free: in barn and caches; in_flight: in bursts, rings and the kernel;
+                    retired: left with the kernel at close
+  unexplained       (final) packets received, less sent and dropped ones
+  conserved         (final) whether every frame is home or retired";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Forward as it is
+    Io,
+    /// Forward with the MAC addresses of this hop
+    Mac,
+    /// Forward with source and destination MAC address swapped
+    Macswap,
+    /// Receive and count
+    Rxonly,
+    /// Send UDP packets of 64 bytes
+    Txonly,
+    /// Answer ARP requests and pings on the port they come from
+    Icmpecho,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum HugepagesArg {
+    /// If there are any free
+    Auto,
+    /// Or don't start
+    Require,
+    /// No
+    Off,
+}
+
+impl From<HugepagesArg> for Hugepages {
+    fn from(arg: HugepagesArg) -> Self {
+        match arg {
+            HugepagesArg::Auto => Self::Auto,
+            HugepagesArg::Require => Self::Require,
+            HugepagesArg::Off => Self::Off,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Idle {
+    /// Poll on
+    Spin,
+    /// Sleep in poll(2) after 1000 empty polls
+    Adaptive,
+}
+
+impl From<Idle> for IdlePolicy {
+    fn from(idle: Idle) -> Self {
+        match idle {
+            Idle::Spin => Self::Spin,
+            Idle::Adaptive => Self::Adaptive { empty_polls: Self::DEFAULT_EMPTY_POLLS },
+        }
+    }
+}
+
+/// clap's message without its line breaks, and without the usage that follows it.
+pub(crate) fn in_one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.split("\n\nUsage:").next().unwrap_or_default();
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let line = lines.collect::<Vec<_>>().join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    line.replace("For more information, try '--help'.", "See: sheafio --help").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_input_gets_one_line_that_names_it_and_what_is_allowed() {
+        for (args, named, allowed) in [
+            (vec!["fwd"], "--port <PORT>", ""),
+            (vec!["fwd", "-p", "x:y"], "unknown kind 'x'", "null:NAME"),
+            (vec!["fwd", "-p", "null:0", "--mode", "fast"], "'fast'", "macswap"),
+            (vec!["fwd", "-p", "null:0", "--cores", "z"], "'z'", "numbers and ranges"),
+            (vec!["fwd", "-p", "null:0", "--duration", "soon"], "'soon'", "--duration <TIME>"),
+            (vec!["fwd", "-p", "null:0", "--burst", "0"], "'0'", "1..=256"),
+            (vec!["fwd", "-p", "null:0", "--packets", "0"], "'0'", "--packets <N>"),
+            (vec!["fwd", "-p", "null:0", "--jsn"], "'--jsn'", "'--json'"),
+            (vec!["forward"], "'forward'", ""),
+        ] {
+            let error = Cli::try_parse_from(std::iter::once("sheafio").chain(args)).unwrap_err();
+            let line = in_one_line(&error);
+            assert!(line.contains(named) && line.contains(allowed) && !line.contains('\n'), "{line}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `sheafio fwd`: forwards packets between ports.
+//!
+//! ```text
+//!            queue 0 -> lcore 0 -> queue 0
+//!   port 0   queue 1 -> lcore 1 -> queue 1   port 1        and back, on the same lcores
+//! ```
+//!
+//! This file is the control plane: it opens, starts, watches, and closes. `plan` says which lcore
+//! serves what, `modes` holds the data path, `icmpecho` its one mode with protocols, `report` what
+//! is printed.
+
+mod icmpecho;
+mod modes;
+mod plan;
+mod report;
+
+use std::{
+    num::NonZeroU32,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Queue, Stop};
+use sheafio_drivers::{PortSpec, Ports};
+use sheafio_mempool::Mempool;
+
+use self::{
+    modes::Forwarder,
+    plan::Plan,
+    report::{Ending, Printer, Watch},
+};
+use crate::{Error, cli::FwdArgs};
+
+/// How often the control plane looks whether the lcores still run.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// How often it prints.
+const PRINT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Runs until it is told to stop. `Ok(true)` if every frame came home.
+pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
+    let cpus = plan::choose_cpus(&args)?;
+    let builder = Mempool::builder().frames(args.frames).frame_size(args.frame_size);
+    let pool = builder.hugepages(args.hugepages.into()).cores(cpus.0.len() as u32).build()?;
+    // Half of the pool is for reception; the other half is for packets on their way out.
+    let queues: u32 = args.ports.iter().map(PortSpec::queues).sum();
+    let fill = NonZeroU32::new(pool.frames() / 2 / queues).unwrap_or(NonZeroU32::MIN);
+
+    let stop = Stop::on_signals()?;
+    let mut ports = Ports::new(pool);
+    let mut opened = Vec::new();
+    for spec in &mut args.ports {
+        spec.set_fill(fill);
+        if args.force {
+            spec.set_force();
+        }
+        opened.push(ports.open(spec)?);
+    }
+    drop(ports); // Second ends of rings that were named once are closed.
+
+    let mut watch = Watch::new(pool, &mut opened);
+    let mut printer = Printer::new(args.json);
+    pool.warning().into_iter().for_each(|warning| eprintln!("warning: {warning}"));
+    opened.iter().flat_map(|port| &port.warnings).for_each(|warning| eprintln!("warning: {warning}"));
+    printer.start(&args, pool, &opened, &cpus);
+
+    let plan = Plan::new(&mut opened, args.mode, &cpus)?;
+    let lcores = start(plan, &args, pool, &stop, &mut watch);
+    let start = Instant::now();
+    let mut next_print = start + PRINT_INTERVAL;
+    while lcores.iter().any(|lcore| !lcore.is_finished()) {
+        thread::sleep(WATCH_INTERVAL);
+        if Instant::now() >= next_print && !stop.is_raised() {
+            next_print += PRINT_INTERVAL;
+            if printer.print(&watch.look()).is_err() {
+                stop.raise(); // Nobody reads any more.
+            }
+        }
+    }
+
+    let mut closed = Closed::default();
+    for lcore in lcores {
+        let on_lcore = lcore.join().map_err(|_| "an lcore has panicked; see above")??;
+        closed.returned += on_lcore.returned;
+        closed.retired += on_lcore.retired;
+    }
+    let ending = Ending::new(pool, &watch, args.mode, closed);
+    // Whether the verdict could be printed does not change it.
+    let _ = printer.end(&watch.look_over_all(start.elapsed()), &ending);
+    Ok(ending.conserved)
+}
+
+/// A started lcore; it tells what became of the frames that its queues held.
+type Running = thread::JoinHandle<Result<Closed, CoreError>>;
+
+/// Starts a thread for each lcore of the plan.
+fn start(plan: Plan, args: &FwdArgs, pool: &'static Mempool, stop: &Stop, watch: &mut Watch) -> Vec<Running> {
+    let lcores = plan.lcores.len() as u64;
+    let share =
+        |number: u64| args.packets.map(|packets| packets / lcores + u64::from(number < packets % lcores));
+    let mut running = Vec::new();
+    for (number, (cpu, links)) in plan.lcores.into_iter().enumerate() {
+        let counters = Arc::<LcoreCounters>::default();
+        watch.add_lcore(cpu, counters.clone());
+        let forwarder = Forwarder::new(args.mode, links, args.burst as usize, share(number as u64));
+        let (idle, duration, stop) = (args.idle.into(), args.duration, stop.clone());
+        let thread = thread::Builder::new().name(format!("lcore-{cpu}"));
+        let body = move || {
+            let mut lcore = Lcore::pin(cpu)?.idle(idle).stop_on(stop.clone()).count_into(counters);
+            if let Some(duration) = duration {
+                lcore = lcore.duration(duration);
+            }
+            let result = poll(lcore, forwarder, pool);
+            if result.is_err() {
+                stop.raise();
+            }
+            result
+        };
+        running.push(thread.spawn(body).expect("the process may start threads"));
+    }
+    running
+}
+
+/// The life of an lcore: poll, then close its queues.
+fn poll(mut lcore: Lcore, mut forwarder: Forwarder, pool: &'static Mempool) -> Result<Closed, CoreError> {
+    lcore = lcore.wait_on(forwarder.queues().filter_map(Queue::wait_fd));
+    if let Some(packets) = forwarder.packets() {
+        lcore = lcore.packets(packets);
+    }
+    let mut cache = pool.cache()?;
+    lcore.run_with(&mut cache, |cache| forwarder.poll(cache))?;
+    let mut closed = Closed::default();
+    for queue in forwarder.queues_mut() {
+        let one = queue.close(&mut cache);
+        closed.returned += one.returned;
+        closed.retired += one.retired;
+    }
+    Ok(closed)
+}

@@ -1,0 +1,109 @@
+//! Which lcore serves which queues, and what they are linked with.
+
+use sheafio_core::{CoreError, CpuList, Queue, Topology, allowed_cpus, interface_numa_node};
+use sheafio_drivers::{Port, PortSpec};
+
+use crate::{
+    Error,
+    cli::{FwdArgs, Mode},
+};
+
+/// Queues between which packets go, on one lcore.
+pub(crate) enum Link {
+    /// From each to the other.
+    Pair([End; 2]),
+    /// Back to where they came from.
+    Alone(End),
+}
+
+/// A queue with what the modes need to know of its port.
+pub(crate) struct End {
+    pub(crate) queue: Box<dyn Queue>,
+    /// Number of the port, in the order of the command line.
+    pub(crate) port: u8,
+    pub(crate) mac: [u8; 6],
+}
+
+/// The work of each lcore.
+pub(crate) struct Plan {
+    pub(crate) lcores: Vec<(u32, Vec<Link>)>,
+}
+
+impl Plan {
+    /// Takes the queues out of the ports and deals them out: queue i of each port to the i-th CPU,
+    /// from the start again when there are more queues than CPUs.
+    pub(crate) fn new(ports: &mut [Port], mode: Mode, cpus: &CpuList) -> Result<Self, Error> {
+        let mut links: Vec<Vec<Link>> = Vec::new();
+        let mut add = |number: usize, link| {
+            if links.len() <= number {
+                links.resize_with(number + 1, Vec::new);
+            }
+            links[number].push(link);
+        };
+        let ends = |port: &mut Port, number: usize| {
+            let mac = port.mac;
+            let end = move |queue| End { queue, port: number as u8, mac };
+            std::mem::take(&mut port.queues).into_iter().map(end).collect::<Vec<_>>()
+        };
+        let group = if goes_back(mode) { 1 } else { 2 };
+        for (at, group) in ports.chunks_mut(group).enumerate().map(|(at, ports)| (at * group, ports)) {
+            match group {
+                [one, other] => {
+                    check_pair(one, other)?;
+                    let pairs = ends(one, at).into_iter().zip(ends(other, at + 1));
+                    pairs
+                        .enumerate()
+                        .for_each(|(number, (one, other))| add(number, Link::Pair([one, other])));
+                }
+                ports => {
+                    let ends = ports.iter_mut().flat_map(|port| ends(port, at));
+                    ends.enumerate().for_each(|(number, end)| add(number, Link::Alone(end)));
+                }
+            }
+        }
+        let mut lcores: Vec<(u32, Vec<Link>)> = cpus.0.iter().map(|cpu| (*cpu, Vec::new())).collect();
+        for (number, links) in links.into_iter().enumerate() {
+            let at = number % lcores.len();
+            lcores[at].1.extend(links);
+        }
+        lcores.retain(|(_, links)| !links.is_empty());
+        Ok(Self { lcores })
+    }
+}
+
+/// Modes whose packets never change the port.
+fn goes_back(mode: Mode) -> bool {
+    matches!(mode, Mode::Icmpecho | Mode::Rxonly | Mode::Txonly)
+}
+
+fn check_pair(one: &Port, other: &Port) -> Result<(), Error> {
+    let (queues, other_queues) = (one.queues.len(), other.queues.len());
+    if queues == other_queues {
+        return Ok(());
+    }
+    Err(format!(
+        "ports {} and {} forward to each other but have {queues} and {other_queues} queues; allowed: the same number. \
+         Give both queues={}",
+        one.name,
+        other.name,
+        queues.min(other_queues)
+    )
+    .into())
+}
+
+/// The CPUs for the lcores: as asked, or picked from the machine's topology, one for each queue of
+/// the widest port.
+pub(crate) fn choose_cpus(args: &FwdArgs) -> Result<CpuList, Error> {
+    let allowed = allowed_cpus();
+    if let Some(cpus) = &args.cores {
+        return match cpus.0.iter().find(|cpu| !allowed.0.contains(cpu)) {
+            Some(cpu) => Err(CoreError::Cpu { cpu: *cpu, allowed }.into()),
+            None => Ok(cpus.clone()),
+        };
+    }
+    let count = args.ports.iter().map(PortSpec::queues).max().unwrap_or(1) as usize;
+    let near = args.ports.iter().find_map(PortSpec::interface).and_then(interface_numa_node);
+    // A machine that hwloc can't read still has CPUs.
+    let topology = Topology::detect().unwrap_or_default();
+    Ok(CpuList(topology.pick_cpus(&allowed.0, count, near)))
+}

@@ -1,0 +1,39 @@
+//! The `sheafio` command. One file (and its folder) for each subcommand.
+
+mod cli;
+mod fwd;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+
+/// What could not be done as asked: bad input, or a machine that does not allow it.
+type Error = Box<dyn std::error::Error>;
+
+/// The exit code for what was asked wrongly or can't be had here.
+const REFUSED: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => return refuse(&cli::in_one_line(&error)),
+        Err(help) => {
+            // Printed to a pipe that is closed, help has no reader to miss it.
+            let _ = help.print();
+            return ExitCode::SUCCESS;
+        }
+    };
+    let Command::Fwd(args) = cli.command;
+    match fwd::run(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => refuse(&error.to_string()),
+    }
+}
+
+fn refuse(problem: &str) -> ExitCode {
+    eprintln!("sheafio: {problem}");
+    ExitCode::from(REFUSED)
+}
