@@ -43,16 +43,34 @@ pub fn pair(pool: &'static Mempool, size: u32) -> (RingQueue, RingQueue) {
 }
 
 impl RingQueue {
-    /// Whether the other end has closed: nobody would receive what is sent now.
+    /// Whether the other end has closed: nobody would receive what is sent now. What was sent before
+    /// this was seen is given back by the end that closes last.
     fn is_alone(&self) -> bool {
-        // Acquire: pairs with the other end's AcqRel addition, which comes after its last read.
-        self.closes.load(Ordering::Acquire) > u32::from(self.closed)
+        // Relaxed: a hint; no frame is accessed for it.
+        self.closes.load(Ordering::Relaxed) > 0
+    }
+
+    /// Gives back what came and was not received.
+    fn drop_unread(&mut self, cache: &mut PoolCache) -> u64 {
+        let unread = self.incoming.available(usize::MAX);
+        let mut bytes = 0;
+        self.incoming.read_each(unread, |_, frame| {
+            bytes += frame.len() as u64;
+            cache.free(frame);
+        });
+        self.incoming.release();
+        self.counters.add_rx(unread as u64, bytes);
+        self.counters.add_drops(DropReason::RxUnread, unread as u64);
+        unread as u64
     }
 }
 
 impl Queue for RingQueue {
     #[inline]
     fn rx_burst(&mut self, _: &mut PoolCache, burst: &mut Burst) -> usize {
+        if self.closed {
+            return 0;
+        }
         let spare = burst.spare();
         let received = self.incoming.available(spare.len());
         let mut bytes = 0;
@@ -95,17 +113,12 @@ impl Queue for RingQueue {
         if self.closed {
             return Closed::default();
         }
-        // AcqRel: orders this end's last send before the other end's clean-up, and the other way.
-        let is_last = self.closes.fetch_add(1, Ordering::AcqRel) == 1;
         self.closed = true;
-        let mut returned = 0;
-        let unread = self.incoming.available(usize::MAX);
-        self.incoming.read_each(unread, |_, frame| cache.free(frame));
-        self.incoming.release();
-        self.counters.add_drops(DropReason::RxUnread, unread as u64);
-        returned += unread as u64;
-        if is_last {
-            // What was sent after the other end had closed.
+        let mut returned = self.drop_unread(cache);
+        // AcqRel: orders this end's last send and read before the other end's clean-up, and the
+        // other way round. Once it has announced itself, an end touches nothing unless it is the last.
+        if self.closes.fetch_add(1, Ordering::AcqRel) == 1 {
+            returned += self.drop_unread(cache);
             let mut unsent = 0;
             // SAFETY: the other end has closed and reads no more.
             unsafe {

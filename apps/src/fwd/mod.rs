@@ -39,6 +39,7 @@ const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until it is told to stop. `Ok(true)` if every frame came home.
 pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
+    plan::check(&args)?;
     let cpus = plan::choose_cpus(&args)?;
     let builder = Mempool::builder().frames(args.frames).frame_size(args.frame_size);
     let pool = builder.hugepages(args.hugepages.into()).cores(cpus.0.len() as u32).build()?;
@@ -64,7 +65,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     opened.iter().flat_map(|port| &port.warnings).for_each(|warning| eprintln!("warning: {warning}"));
     printer.start(&args, pool, &opened, &cpus);
 
-    let plan = Plan::new(&mut opened, args.mode, &cpus)?;
+    let plan = Plan::new(&mut opened, args.mode, &cpus);
     let lcores = start(plan, &args, pool, &stop, &mut watch);
     let start = Instant::now();
     let mut next_print = start + PRINT_INTERVAL;

@@ -32,7 +32,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// Takes the queues out of the ports and deals them out: queue i of each port to the i-th CPU,
     /// from the start again when there are more queues than CPUs.
-    pub(crate) fn new(ports: &mut [Port], mode: Mode, cpus: &CpuList) -> Result<Self, Error> {
+    pub(crate) fn new(ports: &mut [Port], mode: Mode, cpus: &CpuList) -> Self {
         let mut links: Vec<Vec<Link>> = Vec::new();
         let mut add = |number: usize, link| {
             if links.len() <= number {
@@ -49,7 +49,6 @@ impl Plan {
         for (at, group) in ports.chunks_mut(group).enumerate().map(|(at, ports)| (at * group, ports)) {
             match group {
                 [one, other] => {
-                    check_pair(one, other)?;
                     let pairs = ends(one, at).into_iter().zip(ends(other, at + 1));
                     pairs
                         .enumerate()
@@ -67,7 +66,7 @@ impl Plan {
             lcores[at].1.extend(links);
         }
         lcores.retain(|(_, links)| !links.is_empty());
-        Ok(Self { lcores })
+        Self { lcores }
     }
 }
 
@@ -76,19 +75,24 @@ fn goes_back(mode: Mode) -> bool {
     matches!(mode, Mode::Icmpecho | Mode::Rxonly | Mode::Txonly)
 }
 
-fn check_pair(one: &Port, other: &Port) -> Result<(), Error> {
-    let (queues, other_queues) = (one.queues.len(), other.queues.len());
-    if queues == other_queues {
+/// Refuses ports that can't be paired, before anything is opened.
+pub(crate) fn check(args: &FwdArgs) -> Result<(), Error> {
+    if goes_back(args.mode) {
         return Ok(());
     }
-    Err(format!(
-        "ports {} and {} forward to each other but have {queues} and {other_queues} queues; allowed: the same number. \
-         Give both queues={}",
-        one.name,
-        other.name,
-        queues.min(other_queues)
-    )
-    .into())
+    for pair in args.ports.chunks_exact(2) {
+        let [one, other] = [&pair[0], &pair[1]];
+        let (queues, other_queues) = (one.queues(), other.queues());
+        if queues != other_queues {
+            return Err(format!(
+                "ports '{one}' and '{other}' forward to each other but have {queues} and {other_queues} queues; \
+                 allowed: the same number. Give both queues={}",
+                queues.min(other_queues)
+            )
+            .into());
+        }
+    }
+    Ok(())
 }
 
 /// The CPUs for the lcores: as asked, or picked from the machine's topology, one for each queue of

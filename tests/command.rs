@@ -1,0 +1,178 @@
+//! The `sheafio` command over ports that need no rights.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use sheafio_tests::{run_sheafio, sheafio};
+
+/// Runs `sheafio fwd --json` and gives the JSON objects that it printed.
+fn fwd(args: &[&str]) -> Vec<Value> {
+    let output = run_sheafio(&[&["fwd", "--json", "--hugepages", "off"], args].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn every_mode_runs_over_sim_ports_and_conserves_frames() {
+    for mode in ["io", "mac", "macswap", "rxonly", "txonly", "icmpecho"] {
+        for faults in ["none", "wakeup", "late", "reorder", "full", "all"] {
+            let port = |seed| format!("sim:{seed},seed={seed},packets=5000,faults={faults}");
+            let (one, other) = (port(1), port(2));
+            let lines = fwd(&["-p", &one, "-p", &other, "--mode", mode, "--duration", "100ms"]);
+            let last = lines.last().unwrap();
+            assert_eq!(
+                (&last["final"], &last["conserved"], &last["unexplained"]),
+                (&true.into(), &true.into(), &0.into())
+            );
+            let total = |key: &str| {
+                last["ports"].as_array().unwrap().iter().map(|port| number(&port[key])).sum::<u64>()
+            };
+            match mode {
+                "rxonly" => assert!(total("rx_packets") > 0 && total("tx_packets") == 0),
+                "txonly" => assert!(total("rx_packets") == 0 && total("tx_packets") > 0),
+                // Generated packets are UDP: nothing to answer.
+                "icmpecho" => {
+                    assert!(total("rx_packets") > 0 && total("tx_packets") == 0);
+                    let drops = |port: usize| number(&last["ports"][port]["drops"]["not_for_us"]);
+                    assert_eq!(drops(0) + drops(1), total("rx_packets"), "{last}");
+                }
+                _ => assert!(total("rx_packets") > 0 && total("tx_packets") > 0),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_packet_limit_is_exact_and_shared_among_the_lcores() {
+    for packets in [1, 31, 100, 4097] {
+        let last = fwd(&["-p", "null:0", "-p", "null:1", "--packets", &packets.to_string()]).pop().unwrap();
+        let received = number(&last["ports"][0]["rx_packets"]) + number(&last["ports"][1]["rx_packets"]);
+        assert_eq!(received, packets);
+    }
+    let last = fwd(&["-p", "sim:0,packets=0", "--mode", "txonly", "--packets", "1000"]).pop().unwrap();
+    assert_eq!(number(&last["ports"][0]["tx_packets"]), 1000);
+}
+
+#[test]
+fn a_line_a_second_has_the_documented_keys_and_the_last_one_is_final() {
+    let lines = fwd(&["-p", "null:0", "--duration", "2200ms"]);
+    assert_eq!(lines.len(), 3);
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    for line in &lines[..2] {
+        assert_eq!(keys(line), ["lcores", "pool", "ports", "t_s"]);
+        assert_eq!(keys(&line["pool"]), ["frames", "free", "in_flight", "retired"]);
+        assert_eq!(keys(&line["lcores"][0]), ["busy", "cpu", "cycles_per_packet"]);
+        let port = ["drops", "name", "rx_bytes", "rx_packets", "rx_pps", "tx_bytes", "tx_packets", "tx_pps"];
+        assert_eq!(keys(&line["ports"][0]), port);
+        assert!(line["ports"][0]["rx_pps"].as_f64().unwrap() > 0.0);
+        assert!(line["lcores"][0]["busy"].as_f64().unwrap() > 0.9);
+    }
+    assert_eq!(keys(&lines[2]), ["conserved", "final", "lcores", "pool", "ports", "t_s", "unexplained"]);
+}
+
+#[test]
+fn the_table_names_units_and_ends_with_a_verdict() {
+    let output = run_sheafio(&["fwd", "-p", "null:0", "--duration", "1100ms"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in
+        ["rx packets/s", "tx bits/s", "cycles/packet", "busy", "frames", "every frame is accounted for"]
+    {
+        assert!(text.contains(part), "no '{part}' in:\n{text}");
+    }
+}
+
+/// PcapPlusPlus#1099: two ports need no second core.
+#[test]
+fn two_ports_run_on_one_core() {
+    let cpu = sheafio_core::allowed_cpus().0[0].to_string();
+    let run = |cores: &[&str]| {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &cpu]).arg(sheafio()).args(["fwd", "-p", "sim:0,packets=1000,queues=2"]);
+        command.args(["-p", "sim:1,packets=1000,queues=2", "--duration", "200ms", "--json"]).args(cores);
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    for cores in [&[][..], &["--cores", &cpu]] {
+        let output = run(cores);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!(last["lcores"].as_array().unwrap().len(), 1);
+        assert_eq!(number(&last["ports"][0]["rx_packets"]) + number(&last["ports"][1]["rx_packets"]), 2000);
+    }
+    // A CPU outside of the process's set is refused with those that are in it.
+    let other = (0..64).find(|other| other.to_string() != cpu).unwrap().to_string();
+    let output = run(&["--cores", &other]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr.contains(&format!("CPU {other} can't be used")) && stderr.contains(&format!("allowed: {cpu}")),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn bad_input_gets_one_line_and_exit_code_2() {
+    for (args, expected) in [
+        (&["fwd"][..], "--port <PORT>"),
+        (&["fwd", "-p", "foo:1"], "unknown kind 'foo'; allowed: af_xdp:INTERFACE"),
+        (&["fwd", "-p", "null:0,x=1"], "unknown key 'x'; allowed: queues=N, len=BYTES"),
+        (
+            &["fwd", "-p", "null:0", "--mode", "warp"],
+            "possible values: io, mac, macswap, rxonly, txonly, icmpecho",
+        ),
+        (&["fwd", "-p", "null:0", "--cores", "8000"], "CPU 8000 can't be used by this process; allowed: "),
+        (&["fwd", "-p", "null:0", "--cores", "1;2"], "numbers and ranges, such as 1,3-5"),
+        (&["fwd", "-p", "null:0", "--frames", "0"], "frames=0 is not possible; allowed: 1 to"),
+        (&["fwd", "-p", "null:0", "--frames", "999999999999"], "is not possible; allowed: 1 to"),
+        (&["fwd", "-p", "null:0", "--frame-size", "1000"], "allowed: 2048 or 4096"),
+        (&["fwd", "-p", "null:0", "--burst", "257"], "257 is not in 1..=256"),
+        (&["fwd", "-p", "null:0", "--duration", "-1s"], "-1"),
+        (&["fwd", "-p", "null:0,queues=2", "-p", "null:1"], "have 2 and 1 queues; allowed: the same number"),
+        (&["fwd", "-p", "ring:a", "-p", "ring:a", "-p", "ring:a"], "both ends are in use"),
+        (&["fwd", "-p", "no-such-if"], "no-such-if: no such network interface; there are: lo"),
+    ] {
+        let output = run_sheafio(args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        if stderr.contains("CAP_") {
+            continue; // Without rights, an interface is refused for that first.
+        }
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
+        assert!(
+            stderr.starts_with("sheafio: ") && stderr.trim_end().lines().count() == 1,
+            "{args:?}: {stderr}"
+        );
+        assert!(output.stdout.is_empty());
+    }
+}
+
+/// A reader that goes away ends the run, in order.
+#[test]
+fn a_closed_pipe_ends_the_run() {
+    let mut command = Command::new(sheafio());
+    command.args(["fwd", "-p", "null:0", "--json", "--hugepages", "off"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_pipeline_through_a_ring_port_conserves_frames() {
+    let last = fwd(&["-p", "null:0", "-p", "ring:a", "-p", "ring:a", "-p", "null:1", "--duration", "200ms"])
+        .pop()
+        .unwrap();
+    assert_eq!((&last["conserved"], &last["unexplained"]), (&true.into(), &0.into()));
+    assert!(number(&last["ports"][3]["tx_packets"]) > 0);
+}
+
+#[test]
+fn an_adaptive_lcore_works() {
+    let last = fwd(&["-p", "sim:0,packets=1000", "--idle", "adaptive", "--duration", "200ms"]).pop().unwrap();
+    assert_eq!(number(&last["ports"][0]["rx_packets"]), 1000);
+}

@@ -1,0 +1,69 @@
+//! The examples, each between real kernels.
+
+use std::{net::UdpSocket, time::Duration};
+
+use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, example};
+
+const LEFT: &str = "10.0.0.1";
+const RIGHT: &str = "10.0.0.2";
+
+fn cpu() -> String {
+    sheafio_core::allowed_cpus().0.last().unwrap().to_string()
+}
+
+#[test]
+fn l2fwd_forwards_with_swapped_addresses() {
+    if !can_make_networks("l2fwd_forwards_with_swapped_addresses") {
+        return;
+    }
+    let netns = Netns::new("fwd");
+    let (left, right) = (Veth::new(&netns, "ve0", LEFT, 1), Veth::new(&netns, "vf0", RIGHT, 1));
+    // A packet leaves for the address that it came from, so each peer gives the other one its own.
+    left.peer.ip(&["link", "set", "ve1", "address", "02:00:00:00:00:01"]);
+    right.peer.ip(&["link", "set", "ve1", "address", "02:00:00:00:00:01"]);
+    left.set_neighbour(RIGHT, "02:00:00:00:00:02");
+    right.set_neighbour(LEFT, "02:00:00:00:00:02");
+    let fwd = Fwd::start_program(&netns, example("l2fwd"), &["ve0", "vf0", &cpu()]);
+    fwd.wait_for_xdp(&netns, "ve0");
+    fwd.wait_for_xdp(&netns, "vf0");
+    assert!(left.peer.succeeds("ping", &["-c", "5", "-i", "0.05", "-W", "2", RIGHT]));
+    let ended = fwd.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn udp_echo_answers_a_kernel_client_that_leaves_checksums_to_the_device() {
+    if !can_make_networks("udp_echo_answers_a_kernel_client_that_leaves_checksums_to_the_device") {
+        return;
+    }
+    let netns = Netns::new("fwd");
+    let veth = Veth::new(&netns, "ve0", LEFT, 1);
+    veth.peer.run("ethtool", &["-K", "ve1", "tx", "on"]);
+    veth.set_neighbour(RIGHT, "02:00:00:00:00:02");
+    let echo = Fwd::start_program(&netns, example("udp_echo"), &["ve0", &cpu()]);
+    echo.wait_for_xdp(&netns, "ve0");
+    let socket = veth.peer.enter(|| UdpSocket::bind((LEFT, 0)).unwrap());
+    socket.connect((RIGHT, 7)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    for len in [0, 1, 2, 63, 64, 1000, 1471, 1472] {
+        let sent: Vec<u8> = (0..len).map(|at| (at * 7) as u8).collect();
+        socket.send(&sent).unwrap();
+        let mut received = [0; 2000];
+        let received_len = socket.recv(&mut received).unwrap_or_else(|error| panic!("{len} bytes: {error}"));
+        assert_eq!(received[..received_len], sent);
+    }
+    assert_eq!(veth.peer.snmp("Udp", "InCsumErrors"), 0);
+    let ended = echo.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn examples_say_how_to_run_them() {
+    for (name, usage) in
+        [("l2fwd", "usage: l2fwd LEFT RIGHT CPU"), ("udp_echo", "usage: udp_echo INTERFACE CPU")]
+    {
+        let output = std::process::Command::new(example(name)).output().unwrap();
+        assert!(!output.status.success());
+        assert!(String::from_utf8_lossy(&output.stderr).contains(usage));
+    }
+}

@@ -1,0 +1,388 @@
+//! The AF_XDP data path over the simulated kernel: every fault, without root, reproducible by seed.
+
+use std::sync::{Arc, Mutex};
+
+use sheafio_core::{Closed, DropReason, Queue};
+use sheafio_drivers::{
+    null::NullQueue,
+    ring,
+    sim::{self, Config, Faults, SimQueue, Wire},
+};
+use sheafio_mempool::{Burst, Hugepages, Mempool, PoolCache};
+
+fn pool(frames: u64) -> &'static Mempool {
+    Mempool::builder().frames(frames).hugepages(Hugepages::Off).caches(4).cores(1).build().unwrap()
+}
+
+fn open(pool: &'static Mempool, config: &Config) -> (SimQueue, Arc<Mutex<Wire>>) {
+    let mut port = sim::open("0", config, pool).unwrap();
+    let wire = port.wire(0);
+    wire.lock().unwrap().keep_sent();
+    (port.queue(0).unwrap(), wire)
+}
+
+/// Every frame is in the barn, but for those that the kernel kept.
+fn assert_home(pool: &Mempool, closed: &[Closed]) {
+    let retired: u64 = closed.iter().map(|closed| closed.retired).sum();
+    let census = pool.census();
+    assert!(census.adds_up(), "{census:?}");
+    assert_eq!((census.in_flight, census.retired), (0, retired));
+    let audit = pool.audit().expect("all caches have left");
+    assert_eq!((audit.missing.len() as u64, audit.twice), (retired, vec![]));
+}
+
+fn numbers(packets: &[Vec<u8>]) -> Vec<u64> {
+    packets.iter().map(|packet| Wire::number(packet).unwrap()).collect()
+}
+
+/// Forwards from one queue to another until nothing has arrived for a while.
+fn forward_all(from: &mut SimQueue, to: &mut impl Queue, cache: &mut PoolCache, wire: &Mutex<Wire>) {
+    let (mut burst, mut quiet) = (Burst::new(), 0);
+    while quiet < 1000 {
+        let received = from.rx_burst(cache, &mut burst);
+        to.tx_or_drop(cache, &mut burst);
+        from.tx_burst(cache, &mut burst);
+        quiet = if received == 0 && wire.lock().unwrap().waiting() == 0 { quiet + 1 } else { 0 };
+    }
+}
+
+fn all_faults() -> Vec<Faults> {
+    let none = Faults::default();
+    vec![
+        none,
+        Faults { wakeup: true, ..none },
+        Faults { late: true, ..none },
+        Faults { reorder: true, ..none },
+        Faults { full: true, ..none },
+        Faults { late: true, reorder: true, ..none },
+        Faults { wakeup: true, late: true, reorder: true, full: true },
+    ]
+}
+
+/// Every packet that arrives is sent once, unchanged and in order, or counted as dropped, whatever
+/// the kernel does; rings of four sizes, from far more than enough to a few slots.
+#[test]
+fn packets_are_forwarded_once_or_counted_under_every_fault() {
+    for (seed, faults) in (1..).zip(all_faults()) {
+        for ring in [4, 16, 256, 2048] {
+            let pool = pool(1024);
+            let config = Config { seed, packets: 5000, ring, fill: Some(256), faults, ..Config::default() };
+            let (mut left, left_wire) = open(pool, &config);
+            let (mut right, right_wire) = open(pool, &Config { packets: 0, ..config });
+            let mut cache = pool.cache().unwrap();
+            forward_all(&mut left, &mut right, &mut cache, &left_wire);
+            let closed = [left.close(&mut cache), right.close(&mut cache)];
+
+            let (arrived, forwarded) = (left.counters().totals(), right.counters().totals());
+            let sent = numbers(&right_wire.lock().unwrap().take_sent());
+            assert!(
+                sent.is_sorted_by(|one, next| one < next),
+                "{faults:?}: lost order or a packet came twice"
+            );
+            let lost = |reason| arrived.drops(reason) + forwarded.drops(reason);
+            let before = lost(DropReason::RxNoFrame) + lost(DropReason::RxRingFull);
+            let after = lost(DropReason::TxFull) + lost(DropReason::RxUnread);
+            assert_eq!(arrived.rx_packets + before, 5000, "{faults:?}, ring {ring}");
+            assert_eq!(forwarded.tx_packets + after, arrived.rx_packets, "{faults:?}, ring {ring}");
+            let unsent = lost(DropReason::TxUnsent);
+            assert_eq!(sent.len() as u64 + unsent, forwarded.tx_packets, "{faults:?}, ring {ring}");
+            assert!(!sent.is_empty());
+            drop(cache);
+            assert_home(pool, &closed);
+        }
+    }
+}
+
+/// A lossless run when the rings are large enough and nothing goes wrong.
+#[test]
+fn nothing_is_lost_when_nothing_goes_wrong() {
+    let pool = pool(4096);
+    let (mut queue, wire) = open(pool, &Config { packets: 20_000, ..Config::default() });
+    let mut cache = pool.cache().unwrap();
+    let (mut burst, mut received) = (Burst::new(), 0);
+    while received < 20_000 {
+        received += queue.rx_burst(&mut cache, &mut burst);
+        queue.tx_or_drop(&mut cache, &mut burst);
+    }
+    let closed = queue.close(&mut cache);
+    assert_eq!(numbers(&wire.lock().unwrap().take_sent()), (0..20_000).collect::<Vec<_>>());
+    assert_eq!(queue.counters().totals().all_drops().count(), 0);
+    assert_eq!(closed.retired, 0);
+    drop(cache);
+    assert_home(pool, &[closed]);
+}
+
+/// afxdp-rs#1: reception went on only until all frames were used once.
+#[test]
+fn reception_goes_on_with_few_frames() {
+    let pool = pool(256);
+    let (mut queue, _wire) = open(pool, &Config { packets: 10_000, ..Config::default() });
+    let mut cache = pool.cache().unwrap();
+    let (mut burst, mut received) = (Burst::new(), 0);
+    for _ in 0..10_000 {
+        received += queue.rx_burst(&mut cache, &mut burst);
+        cache.free_burst(&mut burst);
+    }
+    let closed = queue.close(&mut cache);
+    let totals = queue.counters().totals();
+    assert_eq!(received as u64, totals.rx_packets);
+    assert_eq!(totals.rx_packets + totals.drops(DropReason::RxNoFrame), 10_000);
+    assert!(received > 9000, "only {received} of 10,000 packets came through 256 frames");
+    drop(cache);
+    assert_home(pool, &[closed]);
+}
+
+/// firedancer#792: packets in the TX ring whose kick was skipped must not wait for the next packet.
+#[test]
+fn a_kick_that_was_skipped_is_made_up_for_without_new_packets() {
+    let pool = pool(1024);
+    let config =
+        Config { packets: 0, faults: Faults { full: true, ..Faults::default() }, ..Config::default() };
+    for seed in 0..20 {
+        let (mut queue, wire) = open(pool, &Config { seed, ..config.clone() });
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::with_limit(256));
+        cache.alloc_packets(&mut burst, 200, 60);
+        assert_eq!(queue.tx_burst(&mut cache, &mut burst), 200, "the kernel takes 32 of them for a kick");
+        for _ in 0..1000 {
+            queue.tx_burst(&mut cache, &mut burst);
+        }
+        assert_eq!(wire.lock().unwrap().statistics.sent, 200, "seed {seed}");
+        assert_eq!(queue.frames_held(), 1024 / 4, "all that was sent is reclaimed");
+        queue.close(&mut cache);
+    }
+    // The same by calls to rx_burst alone.
+    let (mut queue, wire) = open(pool, &config);
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::with_limit(256));
+    cache.alloc_packets(&mut burst, 200, 60);
+    queue.tx_burst(&mut cache, &mut burst);
+    for _ in 0..1000 {
+        queue.rx_burst(&mut cache, &mut burst);
+    }
+    assert_eq!(wire.lock().unwrap().statistics.sent, 200);
+    queue.close(&mut cache);
+    drop(cache);
+    assert_home(pool, &[]);
+}
+
+/// An idle queue with nothing to send rings no doorbell: that would be a system call a poll.
+#[test]
+fn an_idle_queue_makes_no_system_calls() {
+    let pool = pool(1024);
+    let (mut queue, wire) = open(pool, &Config { packets: 10, ..Config::default() });
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+    while wire.lock().unwrap().statistics.sent < 10 {
+        queue.rx_burst(&mut cache, &mut burst);
+        queue.tx_or_drop(&mut cache, &mut burst);
+    }
+    let before = wire.lock().unwrap().statistics.doorbells;
+    for _ in 0..100 {
+        queue.rx_burst(&mut cache, &mut burst);
+        queue.tx_or_drop(&mut cache, &mut burst);
+    }
+    assert_eq!(wire.lock().unwrap().statistics.doorbells, before);
+}
+
+/// asavie/xdp#24: a TX ring that runs full must neither send a packet twice nor lose its neighbour.
+#[test]
+fn a_tiny_tx_ring_sends_nothing_twice() {
+    let pool = pool(512);
+    let (mut left, left_wire) = open(pool, &Config { packets: 3000, fill: Some(64), ..Config::default() });
+    let faults = Faults { late: true, full: true, ..Faults::default() };
+    let (mut right, wire) = open(pool, &Config { packets: 0, ring: 2, faults, ..Config::default() });
+    let mut cache = pool.cache().unwrap();
+    forward_all(&mut left, &mut right, &mut cache, &left_wire);
+    let closed = [left.close(&mut cache), right.close(&mut cache)];
+    let sent = numbers(&wire.lock().unwrap().take_sent());
+    assert!(sent.is_sorted_by(|one, next| one < next));
+    let totals = right.counters().totals();
+    assert!(totals.drops(DropReason::TxFull) > 0, "the ring of two slots never ran full");
+    assert_eq!(sent.len() as u64 + totals.drops(DropReason::TxUnsent), totals.tx_packets);
+    drop(cache);
+    assert_home(pool, &closed);
+}
+
+/// The device vanishes under load: packets to it are dropped and counted, no frame is lost but what
+/// the kernel kept, and the queue says so.
+#[test]
+fn a_device_that_vanishes_costs_no_frames() {
+    for seed in 0..20 {
+        let pool = pool(1024);
+        let faults = Faults { late: true, ..Faults::default() };
+        let config = Config { seed, remove_at: Some(seed * 37), faults, ..Config::default() };
+        let (mut queue, wire) = open(pool, &config);
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+        for _ in 0..1000 {
+            queue.rx_burst(&mut cache, &mut burst);
+            cache.alloc_packets(&mut burst, 32, 60);
+            queue.tx_or_drop(&mut cache, &mut burst);
+        }
+        assert!(wire.lock().unwrap().is_removed);
+        let totals = queue.counters().totals();
+        assert_eq!(totals.rx_packets, seed * 37);
+        assert!(totals.drops(DropReason::DeviceGone) > 10_000);
+        let closed = queue.close(&mut cache);
+        drop(cache);
+        assert_home(pool, &[closed]);
+    }
+}
+
+/// With an empty pool nothing is received, nothing hangs, and it goes on once frames are back.
+#[test]
+fn an_empty_pool_stops_reception_and_a_filled_one_resumes_it() {
+    let pool = pool(256);
+    let (mut queue, _wire) = open(pool, &Config { fill: Some(32), ring: 64, ..Config::default() });
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::with_limit(256));
+    for _ in 0..100 {
+        queue.rx_burst(&mut cache, &mut burst);
+    }
+    // All frames are in the burst or have been: what the fill ring lacks can't be replaced.
+    let hoarded = burst.len();
+    assert!(hoarded > 200, "{hoarded}");
+    let before = queue.counters().totals().rx_packets;
+    queue.rx_burst(&mut cache, &mut burst);
+    assert_eq!(queue.counters().totals().rx_packets, before);
+    cache.free_burst(&mut burst);
+    for _ in 0..10 {
+        queue.rx_burst(&mut cache, &mut burst);
+    }
+    assert!(!burst.is_empty());
+    cache.free_burst(&mut burst);
+    let closed = queue.close(&mut cache);
+    drop(cache);
+    assert_home(pool, &[closed]);
+}
+
+/// A queue that is dropped and not closed closes itself.
+#[test]
+fn a_dropped_queue_gives_its_frames_back() {
+    let pool = pool(1024);
+    let (mut queue, _wire) = open(pool, &Config::default());
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+    queue.rx_burst(&mut cache, &mut burst);
+    queue.tx_or_drop(&mut cache, &mut burst);
+    drop(queue);
+    drop(cache);
+    assert_home(pool, &[]);
+}
+
+/// A closed queue is quiet: it takes no frames and sends none.
+#[test]
+fn a_closed_queue_stays_closed() {
+    let pool = pool(1024);
+    let (mut queue, _wire) = open(pool, &Config::default());
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+    let closed = queue.close(&mut cache);
+    assert_eq!(queue.close(&mut cache), closed);
+    assert_eq!(queue.rx_burst(&mut cache, &mut burst), 0);
+    cache.alloc_packets(&mut burst, 5, 60);
+    assert_eq!(queue.tx_burst(&mut cache, &mut burst), 0);
+    assert_eq!(queue.counters().totals().drops(DropReason::DeviceGone), 5);
+    drop(cache);
+    assert_home(pool, &[closed]);
+}
+
+/// A packet that does not fit into a frame is a counted drop.
+#[test]
+fn a_packet_too_large_for_a_frame_is_counted() {
+    let pool = pool(256);
+    let (mut queue, wire) = open(pool, &Config { packets: 0, ..Config::default() });
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+    for len in [1791, 1792, 1793, 9000] {
+        wire.lock().unwrap().inject(&vec![7; len]);
+    }
+    while wire.lock().unwrap().waiting() > 0 {
+        queue.rx_burst(&mut cache, &mut burst);
+    }
+    queue.rx_burst(&mut cache, &mut burst);
+    assert_eq!(burst.iter().map(|frame| frame.len()).collect::<Vec<_>>(), [1791, 1792]);
+    cache.free_burst(&mut burst);
+    let closed = queue.close(&mut cache);
+    assert_eq!(queue.counters().totals().drops(DropReason::RxTooLarge), 2);
+    drop(cache);
+    assert_home(pool, &[closed]);
+}
+
+/// The same seed gives the same run, another one another.
+#[test]
+fn a_run_is_a_function_of_its_seed() {
+    let run = |seed| {
+        let pool = pool(512);
+        let faults = Faults { wakeup: true, late: true, reorder: true, full: true };
+        let config = Config { seed, packets: 3000, ring: 16, fill: Some(16), faults, ..Config::default() };
+        let (mut queue, wire) = open(pool, &config);
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+        for _ in 0..2000 {
+            queue.rx_burst(&mut cache, &mut burst);
+            queue.tx_or_drop(&mut cache, &mut burst);
+        }
+        queue.close(&mut cache);
+        let sent = numbers(&wire.lock().unwrap().take_sent());
+        (queue.counters().totals(), sent)
+    };
+    assert_eq!(run(7), run(7));
+    assert_ne!(run(7), run(8));
+}
+
+/// Frames cross between threads over a ring port, in order; whichever end closes last cleans up.
+#[test]
+fn a_ring_port_moves_frames_between_lcores() {
+    for round in 0..200 {
+        let pool = pool(512);
+        let (mut one, mut other) = ring::pair(pool, 64);
+        let sender = std::thread::spawn(move || {
+            let (mut cache, mut burst, mut number) = (pool.cache().unwrap(), Burst::new(), 0_u32);
+            while number < 1600 {
+                for frame in &mut burst[..] {
+                    frame.copy_from_slice(&number.to_be_bytes());
+                    number += 1;
+                }
+                while !burst.is_empty() {
+                    one.tx_burst(&mut cache, &mut burst);
+                    std::thread::yield_now();
+                }
+                cache.alloc_packets(&mut burst, 16, 4);
+            }
+            cache.free_burst(&mut burst);
+            (one.close(&mut cache), one.counters().totals())
+        });
+        let (mut cache, mut burst, mut number) = (pool.cache().unwrap(), Burst::new(), 0_u32);
+        // In some rounds the sender closes first, in others the receiver, in some both at once.
+        while number < 1400 + round {
+            other.rx_burst(&mut cache, &mut burst);
+            for frame in burst.iter() {
+                assert_eq!(frame[..], number.to_be_bytes());
+                number += 1;
+            }
+            cache.free_burst(&mut burst);
+            std::thread::yield_now();
+        }
+        let closed = other.close(&mut cache);
+        assert_eq!(other.rx_burst(&mut cache, &mut burst), 0);
+        let (sender_closed, sent) = sender.join().unwrap();
+        let received = other.counters().totals();
+        let lost = sent.drops(DropReason::DeviceGone) + sent.drops(DropReason::TxUnsent);
+        assert_eq!(received.rx_packets + lost, 1600, "round {round}");
+        drop(cache);
+        assert_home(pool, &[closed, sender_closed]);
+    }
+}
+
+/// The null port allocates and frees real frames.
+#[test]
+fn the_null_port_uses_the_pool() {
+    let pool = pool(256);
+    let (mut one, mut other) = (NullQueue::new(64), NullQueue::new(64));
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+    for _ in 0..1000 {
+        assert_eq!(one.rx_burst(&mut cache, &mut burst), 32);
+        assert_eq!(pool.census().in_flight, 32);
+        assert!(burst.iter().all(|frame| frame.len() == 64));
+        other.tx_or_drop(&mut cache, &mut burst);
+    }
+    assert_eq!(
+        (one.counters().totals().rx_packets, other.counters().totals().tx_bytes),
+        (32_000, 32_000 * 64)
+    );
+    drop(cache);
+    assert_home(pool, &[]);
+}

@@ -1,0 +1,195 @@
+//! The `sheafio` command and the examples, as built beside the tests.
+
+use std::{
+    io::Read,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::Netns;
+
+/// The longest that anything in a test may take: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A file in the folder that cargo builds into.
+fn built(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let folder =
+        test.parent().and_then(|deps| deps.parent()).expect("cargo runs tests in target/PROFILE/deps");
+    let path = folder.join(name);
+    assert!(path.exists(), "{} is not built; tests/run builds it first", path.display());
+    path
+}
+
+/// The command under test.
+pub fn sheafio() -> PathBuf {
+    built("sheafio")
+}
+
+/// An example.
+pub fn example(name: &str) -> PathBuf {
+    built(&format!("examples/{name}"))
+}
+
+/// A running `sheafio fwd --json`, or another program, in a namespace; ended when dropped.
+#[derive(Debug)]
+pub struct Fwd {
+    child: Option<Child>,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// What was printed on the standard error output.
+    pub stderr: String,
+    /// The JSON objects that were printed.
+    pub lines: Vec<Value>,
+}
+
+impl Fwd {
+    /// Starts `sheafio fwd --json` with more arguments and waits until it serves the interfaces that
+    /// `-p` names.
+    #[must_use]
+    pub fn start(netns: &Netns, args: &[&str]) -> Self {
+        let fwd = Self::start_program(netns, sheafio(), &[&["fwd", "--json"], args].concat());
+        for (_, port) in args.iter().zip(&args[1..]).filter(|(flag, _)| **flag == "-p") {
+            let interface = port.trim_start_matches("af_xdp:").split(',').next().unwrap_or_default();
+            if !interface.contains(':') {
+                fwd.wait_for_xdp(netns, interface);
+            }
+        }
+        fwd
+    }
+
+    /// Starts a program without waiting.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn start_program(netns: &Netns, program: PathBuf, args: &[&str]) -> Self {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &netns.name]).arg(program).args(args);
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self { child: Some(command.spawn().expect("ip can be started")) }
+    }
+
+    /// Waits until an XDP program is on an interface.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    pub fn wait_for_xdp(&self, netns: &Netns, interface: &str) {
+        let start = Instant::now();
+        while !netns.has_xdp(interface) {
+            assert!(start.elapsed() < PATIENCE, "no XDP program came to {interface}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        if let Some(child) = &self.child {
+            // SAFETY: kill takes no pointer; the child is ours and not waited for yet.
+            unsafe { libc::kill(child.id() as i32, signal) };
+        }
+    }
+
+    /// Ends it by SIGINT and waits for it.
+    pub fn end(self) -> Ended {
+        self.signal(libc::SIGINT);
+        self.wait()
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    pub fn wait(mut self) -> Ended {
+        let mut child = self.child.take().expect("a running program");
+        let (mut out, mut err) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
+        let read = thread::spawn(move || {
+            let mut text = String::new();
+            out.read_to_string(&mut text).map(|_| text)
+        });
+        let read_err = thread::spawn(move || {
+            let mut text = String::new();
+            err.read_to_string(&mut text).map(|_| text)
+        });
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("the child is ours") {
+                break status;
+            }
+            if start.elapsed() > PATIENCE {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("the program under test did not end");
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        let stdout = read.join().expect("reads").expect("UTF-8");
+        let stderr = read_err.join().expect("reads").expect("UTF-8");
+        let lines = stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Ended { code: status.code(), stderr, lines }
+    }
+}
+
+impl Drop for Fwd {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Ended {
+    /// The last object, of a run that ended well with every frame home and every packet explained.
+    ///
+    /// # Panics
+    /// If it did not.
+    pub fn assert_conserved(&self) -> &Value {
+        let last = self.lines.last().unwrap_or_else(|| panic!("nothing was printed: {self:?}"));
+        assert_eq!(self.code, Some(0), "{self:?}");
+        assert_eq!(
+            (&last["final"], &last["conserved"], &last["unexplained"]),
+            (&true.into(), &true.into(), &0.into())
+        );
+        let pool = |key: &str| last["pool"][key].as_u64().expect("a number");
+        assert_eq!(pool("free") + pool("in_flight") + pool("retired"), pool("frames"));
+        assert_eq!(pool("in_flight"), 0);
+        last
+    }
+
+    /// A number of a port in the last object.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn port(&self, port: usize, key: &str) -> u64 {
+        let last = self.lines.last().expect("something was printed");
+        let port = &last["ports"][port];
+        let value = port.get(key).unwrap_or(&port["drops"][key]);
+        value.as_u64().unwrap_or_else(|| panic!("no number {key} in {port}"))
+    }
+
+    /// Frames that stayed with the kernel.
+    ///
+    /// # Panics
+    /// If nothing was printed.
+    pub fn retired(&self) -> u64 {
+        self.lines.last().expect("something was printed")["pool"]["retired"].as_u64().expect("a number")
+    }
+}
+
+/// Runs the command to its end.
+///
+/// # Panics
+/// If it can't be started.
+pub fn run_sheafio(args: &[&str]) -> Output {
+    Command::new(sheafio()).args(args).stdin(Stdio::null()).output().expect("the command is built")
+}

@@ -1,0 +1,44 @@
+//! What the tests share: network namespaces, the command under test, kernel peers.
+//!
+//! Owns: namespaces with the prefix `sheafio-`, which it deletes again. Never does: touch an
+//! interface that it did not make. Invariant: whatever a test starts ends with it.
+
+mod command;
+mod netns;
+
+pub use command::{Ended, Fwd, example, run_sheafio, sheafio};
+pub use netns::{Netns, Veth, run, succeeds};
+
+/// Whether tests with network namespaces can run; if not, says why where `tests/run` shows it.
+///
+/// Returns `false` for the test to end at once. It is a failure where `SHEAFIO_NO_SKIP` is set.
+pub fn can_make_networks(test: &str) -> bool {
+    // SAFETY: geteuid takes nothing and can't fail.
+    let missing = if unsafe { libc::geteuid() } != 0 {
+        "not root"
+    } else if !succeeds("ip", &["netns", "list"]) {
+        "no 'ip netns' (install iproute2)"
+    } else if !Netns::can_be_made() {
+        "no right to make network namespaces"
+    } else {
+        return true;
+    };
+    skip(test, missing);
+    false
+}
+
+/// Notes that a test was skipped, and why.
+///
+/// # Panics
+/// Where `SHEAFIO_NO_SKIP` is set.
+pub fn skip(test: &str, why: &str) {
+    assert!(std::env::var_os("SHEAFIO_NO_SKIP").is_none(), "{test} can't run: {why}");
+    println!("skipped: {test}: {why}");
+    if let Some(path) = std::env::var_os("SHEAFIO_SKIPPED") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        // The line above says it too.
+        let _ = file.and_then(|mut file| {
+            std::io::Write::write_all(&mut file, format!("skipped: {test}: {why}\n").as_bytes())
+        });
+    }
+}

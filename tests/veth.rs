@@ -1,0 +1,430 @@
+//! Traffic of real kernels over veth pairs, through each mode.
+//!
+//! ```text
+//!   peer 10.0.0.1            under test             peer 10.0.0.2
+//!   | ve1 | ---------- | ve0 | fwd | vf0 | ---------- | ve1 |
+//! ```
+
+use std::{
+    net::UdpSocket,
+    thread,
+    time::{Duration, Instant},
+};
+
+use sheafio_tests::{Fwd, Netns, Veth, can_make_networks};
+
+const LEFT: &str = "10.0.0.1";
+const RIGHT: &str = "10.0.0.2";
+/// The longest that a packet may take: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A namespace under test between two kernel peers.
+struct Network {
+    under_test: Netns,
+    left: Veth,
+    right: Veth,
+}
+
+impl Network {
+    fn new(queues: u32) -> Self {
+        let under_test = Netns::new("fwd");
+        let left = Veth::new(&under_test, "ve0", LEFT, queues);
+        let right = Veth::new(&under_test, "vf0", RIGHT, queues);
+        Self { under_test, left, right }
+    }
+
+    /// `sheafio fwd` between both interfaces; `options` go to both ports.
+    fn forward(&self, options: &str, args: &[&str]) -> Fwd {
+        let (left, right) = (format!("ve0{options}"), format!("vf0{options}"));
+        Fwd::start(&self.under_test, &[&["-p", &left, "-p", &right], args].concat())
+    }
+
+    fn pings(&self, count: u32) -> bool {
+        let count = count.to_string();
+        self.left.peer.succeeds("ping", &["-c", &count, "-i", "0.05", "-W", "2", RIGHT])
+    }
+
+    fn socket(&self, veth: &Veth, address: &str) -> UdpSocket {
+        veth.peer.enter(|| {
+            let socket = UdpSocket::bind((address, 0)).expect("the address is the peer's");
+            socket.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero");
+            // Room for every packet that a test sends before it reads.
+            set_receive_buffer(&socket, 8 << 20);
+            socket
+        })
+    }
+}
+
+fn set_receive_buffer(socket: &UdpSocket, bytes: i32) {
+    let (fd, len) = (std::os::fd::AsRawFd::as_raw_fd(socket), size_of::<i32>() as u32);
+    // SAFETY: the kernel reads one i32.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const bytes).cast(), len) };
+}
+
+/// A datagram that carries its number and a body that follows from it.
+fn datagram(number: u32, len: usize) -> Vec<u8> {
+    let body = (number..).map(|word| (word.wrapping_mul(2_654_435_761) >> 24) as u8);
+    number.to_be_bytes().into_iter().chain(body).take(len.max(4)).collect()
+}
+
+/// Receives until nothing comes for a while; each datagram must be whole, and come once.
+fn receive_numbers(socket: &UdpSocket, expected: usize) -> Vec<u32> {
+    let (mut numbers, mut buffer) = (Vec::new(), vec![0; 65_536]);
+    let start = Instant::now();
+    while numbers.len() < expected && start.elapsed() < PATIENCE * 4 {
+        let Ok(len) = socket.recv(&mut buffer) else { break };
+        let number = u32::from_be_bytes(buffer[..4].try_into().expect("4 bytes"));
+        assert_eq!(buffer[..len], datagram(number, len), "the content of datagram {number} changed");
+        numbers.push(number);
+    }
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Ping and UDP both ways through a forwarder; all of it arrives, and nothing else.
+fn ping_and_udp(network: &Network, fwd: Fwd) {
+    assert!(network.pings(5));
+    let (left, right) = (network.socket(&network.left, LEFT), network.socket(&network.right, RIGHT));
+    let (to_left, to_right) = (left.local_addr().unwrap(), right.local_addr().unwrap());
+    for number in 0..500 {
+        let packet = datagram(number, 4 + number as usize * 2);
+        left.send_to(&packet, to_right).unwrap();
+        right.send_to(&packet, to_left).unwrap();
+        if number % 32 == 31 {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let all: Vec<u32> = (0..500).collect();
+    assert_eq!(receive_numbers(&right, 500), all);
+    assert_eq!(receive_numbers(&left, 500), all);
+    let ended = fwd.end();
+    let last = ended.assert_conserved();
+    for port in 0..2 {
+        assert!(ended.port(port, "rx_packets") >= 505 && ended.port(port, "tx_packets") >= 505, "{last}");
+        for reason in last["ports"][port]["drops"].as_object().unwrap().keys() {
+            assert_eq!(ended.port(port, reason), 0, "{reason}: {last}");
+        }
+    }
+    for veth in [&network.left, &network.right] {
+        assert_eq!((veth.peer.snmp("Ip", "InHdrErrors"), veth.peer.snmp("Udp", "InCsumErrors")), (0, 0));
+    }
+    assert_eq!(ended.retired(), 0);
+}
+
+#[test]
+fn io_forwards_ping_and_udp_in_every_mode_with_one_and_two_queues() {
+    if !can_make_networks("io_forwards_ping_and_udp_in_every_mode_with_one_and_two_queues") {
+        return;
+    }
+    for options in
+        [",mode=native", ",mode=generic", ",mode=native,queues=2", ",mode=generic,queues=2", ",copy=copy"]
+    {
+        let network = Network::new(if options.contains("queues=2") { 2 } else { 1 });
+        let fwd = network.forward(options, &[]);
+        ping_and_udp(&network, fwd);
+    }
+}
+
+#[test]
+fn an_adaptive_lcore_forwards() {
+    if !can_make_networks("an_adaptive_lcore_forwards") {
+        return;
+    }
+    let network = Network::new(1);
+    let fwd = network.forward("", &["--idle", "adaptive"]);
+    thread::sleep(Duration::from_millis(300));
+    ping_and_udp(&network, fwd);
+}
+
+/// In mac mode the destination is 02:00:00:00:00:PORT: the peer accepts that if it is its own.
+#[test]
+fn mac_and_macswap_set_the_addresses() {
+    if !can_make_networks("mac_and_macswap_set_the_addresses") {
+        return;
+    }
+    let network = Network::new(1);
+    network.left.peer.ip(&["link", "set", "ve1", "address", "02:00:00:00:00:00"]);
+    network.right.peer.ip(&["link", "set", "ve1", "address", "02:00:00:00:00:01"]);
+    // Whatever the peer addresses, mac mode replaces it.
+    network.left.set_neighbour(RIGHT, "02:00:00:00:00:aa");
+    network.right.set_neighbour(LEFT, "02:00:00:00:00:aa");
+    let fwd = network.forward("", &["--mode", "mac"]);
+    ping_and_udp(&network, fwd);
+
+    // With macswap on one port, what the peer sends to itself by way of a neighbour comes back: the
+    // peer must take its own address as a source, so this is seen by a packet socket's counter.
+    let veth = &network.left;
+    let fwd = Fwd::start(&network.under_test, &["-p", "ve0", "--mode", "macswap"]);
+    let received = || received_packets(&veth.peer);
+    let (before, socket) = (received(), network.socket(veth, LEFT));
+    for number in 0..100 {
+        socket.send_to(&datagram(number, 100), (RIGHT, 9)).unwrap();
+    }
+    wait_until(|| received() >= before + 100);
+    let ended = fwd.end();
+    ended.assert_conserved();
+    assert_eq!(ended.port(0, "rx_packets"), ended.port(0, "tx_packets"));
+}
+
+fn received_packets(peer: &Netns) -> u64 {
+    let text = peer.ip(&["-s", "-j", "link", "show", "dev", "ve1"]);
+    let links: serde_json::Value = serde_json::from_str(&text).unwrap();
+    links[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+}
+
+fn wait_until(done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "it did not come to that");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn rxonly_counts_txonly_sends_and_icmpecho_answers() {
+    if !can_make_networks("rxonly_counts_txonly_sends_and_icmpecho_answers") {
+        return;
+    }
+    for mode in [",mode=native", ",mode=generic"] {
+        let under_test = Netns::new("fwd");
+        let veth = Veth::new(&under_test, "ve0", LEFT, 1);
+        let port = format!("ve0{mode}");
+
+        let fwd = Fwd::start(&under_test, &["-p", &port, "--mode", "icmpecho"]);
+        // Addresses are asked for by ARP, which is answered too; whole packets with any payload.
+        for size in ["0", "56", "1000", "1472"] {
+            let ping = ["-c", "3", "-i", "0.05", "-W", "2", "-s", size, RIGHT];
+            assert!(veth.peer.succeeds("ping", &ping), "{mode}, {size} bytes");
+        }
+        let ended = fwd.end();
+        ended.assert_conserved();
+        assert!(ended.port(0, "tx_packets") >= 13);
+        assert_eq!((veth.peer.snmp("Icmp", "InCsumErrors"), veth.peer.snmp("Icmp", "InEchoReps")), (0, 12));
+
+        veth.set_neighbour(RIGHT, "02:00:00:00:00:aa");
+        let fwd = Fwd::start(&under_test, &["-p", &port, "--mode", "rxonly"]);
+        let socket = veth.peer.enter(|| UdpSocket::bind((LEFT, 0)).unwrap());
+        for number in 0..200 {
+            socket.send_to(&datagram(number, 100), (RIGHT, 9)).unwrap();
+        }
+        thread::sleep(Duration::from_millis(200));
+        let ended = fwd.end();
+        ended.assert_conserved();
+        assert_eq!((ended.port(0, "rx_packets"), ended.port(0, "rx_bytes")), (200, 200 * 142));
+
+        let before = received_packets(&veth.peer);
+        let fwd = Fwd::start(&under_test, &["-p", &port, "--mode", "txonly", "--packets", "1000"]);
+        let ended = fwd.wait();
+        ended.assert_conserved();
+        assert_eq!(ended.port(0, "tx_packets"), 1000);
+        wait_until(|| received_packets(&veth.peer) == before + 1000);
+    }
+}
+
+/// af_xdp#1: a single packet from idle is sent at once, and not with the next one.
+#[test]
+fn one_packet_from_idle_is_sent() {
+    if !can_make_networks("one_packet_from_idle_is_sent") {
+        return;
+    }
+    for mode in [",mode=native", ",mode=generic"] {
+        let network = Network::new(1);
+        let fwd = network.forward(mode, &[]);
+        let (left, right) = (network.socket(&network.left, LEFT), network.socket(&network.right, RIGHT));
+        assert!(network.pings(1), "ARP is done");
+        for number in 0..3 {
+            thread::sleep(Duration::from_millis(200));
+            left.send_to(&datagram(number, 50), right.local_addr().unwrap()).unwrap();
+            assert_eq!(receive_numbers(&right, 1), [number]);
+        }
+        fwd.end().assert_conserved();
+    }
+}
+
+/// asavie/xdp#6: more packets than the kernel sends for one kick.
+#[test]
+fn a_burst_of_64_arrives_whole() {
+    if !can_make_networks("a_burst_of_64_arrives_whole") {
+        return;
+    }
+    let network = Network::new(1);
+    let fwd = network.forward("", &["--burst", "256"]);
+    assert!(network.pings(1));
+    let (left, right) = (network.socket(&network.left, LEFT), network.socket(&network.right, RIGHT));
+    for round in 0..10 {
+        let numbers: Vec<u32> = (round * 64..round * 64 + 64).collect();
+        for number in &numbers {
+            left.send_to(&datagram(*number, 60), right.local_addr().unwrap()).unwrap();
+        }
+        assert_eq!(receive_numbers(&right, 64), numbers);
+    }
+    fwd.end().assert_conserved();
+}
+
+/// afxdp-rs#1: 10,000 packets through 256 frames, with a receiver that only receives.
+#[test]
+fn ten_thousand_packets_go_through_256_frames() {
+    if !can_make_networks("ten_thousand_packets_go_through_256_frames") {
+        return;
+    }
+    let under_test = Netns::new("fwd");
+    let veth = Veth::new(&under_test, "ve0", LEFT, 1);
+    veth.set_neighbour(RIGHT, "02:00:00:00:00:aa");
+    // A slow consumer takes one packet a poll.
+    for burst in ["32", "1"] {
+        let fwd =
+            Fwd::start(&under_test, &["-p", "ve0", "--mode", "rxonly", "--frames", "256", "--burst", burst]);
+        let socket = veth.peer.enter(|| UdpSocket::bind((LEFT, 0)).unwrap());
+        for number in 0..10_000 {
+            socket.send_to(&datagram(number, 60), (RIGHT, 9)).unwrap();
+            if number % 64 == 63 {
+                thread::sleep(Duration::from_micros(200));
+            }
+        }
+        thread::sleep(Duration::from_millis(300));
+        let ended = fwd.end();
+        ended.assert_conserved();
+        let lost = ended.port(0, "rx_no_frame") + ended.port(0, "rx_ring_full");
+        assert_eq!(ended.port(0, "rx_packets") + lost, 10_000, "burst {burst}");
+        assert!(ended.port(0, "rx_packets") > 1000, "reception stopped: {:?}", ended.lines.last());
+    }
+}
+
+/// asavie/xdp#24: numbered packets of 1,512 bytes over a tiny TX ring: none twice, none damaged, each
+/// one that is missing counted.
+#[test]
+fn a_tiny_tx_ring_neither_doubles_nor_damages_packets() {
+    if !can_make_networks("a_tiny_tx_ring_neither_doubles_nor_damages_packets") {
+        return;
+    }
+    let network = Network::new(1);
+    let fwd = network.forward(",ring=64", &["--burst", "256", "--frames", "1024"]);
+    assert!(network.pings(1));
+    let (left, right) = (network.socket(&network.left, LEFT), network.socket(&network.right, RIGHT));
+    let to_right = right.local_addr().unwrap();
+    let received = thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive_numbers(&right, 5000));
+        for number in 0..5000 {
+            left.send_to(&datagram(number, 1470), to_right).unwrap();
+        }
+        receiver.join().unwrap()
+    });
+    let ended = fwd.end();
+    ended.assert_conserved();
+    assert!(received.is_sorted_by(|one, next| one < next), "a packet came twice");
+    let lost: u64 = ["rx_no_frame", "rx_ring_full"].iter().map(|reason| ended.port(0, reason)).sum::<u64>()
+        + ["tx_full", "tx_unsent"].iter().map(|reason| ended.port(1, reason)).sum::<u64>();
+    let missing = 5000 - received.len() as u64;
+    let at_sockets = network.right.peer.snmp("Udp", "RcvbufErrors") + lost_on_the_way(&network);
+    assert!(
+        missing <= lost + at_sockets,
+        "{missing} are missing, {lost} counted, {at_sockets} lost by the kernel"
+    );
+}
+
+/// Packets that the veth devices dropped, on either side of the forwarder.
+fn lost_on_the_way(network: &Network) -> u64 {
+    let dropped = |netns: &Netns, interface: &str| {
+        let text = netns.ip(&["-s", "-j", "link", "show", "dev", interface]);
+        let links: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let count = |side: &str| links[0]["stats64"][side]["dropped"].as_u64().unwrap();
+        count("rx") + count("tx")
+    };
+    dropped(&network.left.peer, "ve1") + dropped(&network.right.peer, "ve1")
+}
+
+/// SIGTERM under load, with the link of the peer down: it ends soon, and reports every frame.
+#[test]
+fn it_ends_in_order_under_load_and_with_the_link_down() {
+    if !can_make_networks("it_ends_in_order_under_load_and_with_the_link_down") {
+        return;
+    }
+    for down in [false, true] {
+        let network = Network::new(1);
+        let fwd = network.forward("", &[]);
+        assert!(network.pings(1));
+        let load = Fwd::start_program(&network.left.peer, "ping".into(), &["-q", "-f", "-w", "10", RIGHT]);
+        thread::sleep(Duration::from_millis(300));
+        if down {
+            network.under_test.ip(&["link", "set", "vf0", "down"]);
+            thread::sleep(Duration::from_millis(200));
+        }
+        fwd.signal(libc::SIGTERM);
+        let ended = fwd.wait();
+        ended.assert_conserved();
+        drop(load);
+        assert!(!network.under_test.has_xdp("ve0"));
+    }
+}
+
+/// Links that go down and up under load: traffic goes on, and no frame is lost.
+#[test]
+fn links_that_go_down_and_up_lose_no_frames() {
+    if !can_make_networks("links_that_go_down_and_up_lose_no_frames") {
+        return;
+    }
+    let seconds =
+        std::env::var("SHEAFIO_FLAP_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(3);
+    let network = Network::new(1);
+    let fwd = network.forward("", &[]);
+    assert!(network.pings(1));
+    network.left.set_neighbour(RIGHT, &mac_of(&network.right.peer));
+    let left = network.socket(&network.left, LEFT);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0;
+            while start.elapsed() < Duration::from_secs(seconds) {
+                // While the link is down, sending fails; that is the point.
+                let _ = left.send_to(&datagram(number, 60), (RIGHT, 9));
+                number += 1;
+            }
+        });
+        while start.elapsed() < Duration::from_secs(seconds) {
+            for (netns, interface) in [
+                (&network.under_test, "vf0"),
+                (&network.under_test, "ve0"),
+                (&network.right.peer, "ve1"),
+                (&network.left.peer, "ve1"),
+            ] {
+                netns.ip(&["link", "set", interface, "down"]);
+                thread::sleep(Duration::from_millis(50));
+                netns.ip(&["link", "set", interface, "up"]);
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+    });
+    network.left.set_neighbour(RIGHT, &mac_of(&network.right.peer));
+    assert!(network.pings(3), "traffic goes on after the links are back");
+    let ended = fwd.end();
+    ended.assert_conserved();
+    assert!(ended.port(0, "rx_packets") > 1000);
+}
+
+fn mac_of(peer: &Netns) -> String {
+    let links: serde_json::Value =
+        serde_json::from_str(&peer.ip(&["-j", "link", "show", "dev", "ve1"])).unwrap();
+    links[0]["address"].as_str().unwrap().to_owned()
+}
+
+/// An interface that is removed ends neither the run nor the other port.
+#[test]
+fn a_removed_interface_does_not_end_the_run() {
+    if !can_make_networks("a_removed_interface_does_not_end_the_run") {
+        return;
+    }
+    let network = Network::new(1);
+    let fwd = network.forward("", &[]);
+    assert!(network.pings(2));
+    network.under_test.ip(&["link", "del", "vf0"]);
+    let left = network.socket(&network.left, LEFT);
+    network.left.set_neighbour(RIGHT, "02:00:00:00:00:aa");
+    for number in 0..100 {
+        left.send_to(&datagram(number, 60), (RIGHT, 9)).unwrap();
+    }
+    thread::sleep(Duration::from_millis(300));
+    let ended = fwd.end();
+    ended.assert_conserved();
+    assert!(ended.port(0, "rx_packets") >= 100);
+    assert!(ended.port(1, "device_gone") >= 100, "{:?}", ended.lines.last());
+}
