@@ -43,16 +43,16 @@ impl Network {
         let count = count.to_string();
         self.left.peer.succeeds("ping", &["-c", &count, "-i", "0.05", "-W", "2", RIGHT])
     }
+}
 
-    fn socket(&self, veth: &Veth, address: &str) -> UdpSocket {
-        veth.peer.enter(|| {
-            let socket = UdpSocket::bind((address, 0)).expect("the address is the peer's");
-            socket.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero");
-            // Room for every packet that a test sends before it reads.
-            set_receive_buffer(&socket, 8 << 20);
-            socket
-        })
-    }
+/// A socket of a kernel peer, with room for every packet that a test sends before it reads.
+fn socket(veth: &Veth, address: &str) -> UdpSocket {
+    veth.peer.enter(|| {
+        let socket = UdpSocket::bind((address, 0)).expect("the address is the peer's");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero");
+        set_receive_buffer(&socket, 8 << 20);
+        socket
+    })
 }
 
 fn set_receive_buffer(socket: &UdpSocket, bytes: i32) {
@@ -84,7 +84,7 @@ fn receive_numbers(socket: &UdpSocket, expected: usize) -> Vec<u32> {
 /// Ping and UDP both ways through a forwarder; all of it arrives, and nothing else.
 fn ping_and_udp(network: &Network, fwd: Fwd) {
     assert!(network.pings(5));
-    let (left, right) = (network.socket(&network.left, LEFT), network.socket(&network.right, RIGHT));
+    let (left, right) = (socket(&network.left, LEFT), socket(&network.right, RIGHT));
     let (to_left, to_right) = (left.local_addr().unwrap(), right.local_addr().unwrap());
     for number in 0..500 {
         let packet = datagram(number, 4 + number as usize * 2);
@@ -156,9 +156,9 @@ fn mac_and_macswap_set_the_addresses() {
     let veth = &network.left;
     let fwd = Fwd::start(&network.under_test, &["-p", "ve0", "--mode", "macswap"]);
     let received = || received_packets(&veth.peer);
-    let (before, socket) = (received(), network.socket(veth, LEFT));
+    let (before, left) = (received(), socket(veth, LEFT));
     for number in 0..100 {
-        socket.send_to(&datagram(number, 100), (RIGHT, 9)).unwrap();
+        left.send_to(&datagram(number, 100), (RIGHT, 9)).unwrap();
     }
     wait_until(|| received() >= before + 100);
     let ended = fwd.end();
@@ -230,7 +230,7 @@ fn one_packet_from_idle_is_sent() {
     for mode in [",mode=native", ",mode=generic"] {
         let network = Network::new(1);
         let fwd = network.forward(mode, &[]);
-        let (left, right) = (network.socket(&network.left, LEFT), network.socket(&network.right, RIGHT));
+        let (left, right) = (socket(&network.left, LEFT), socket(&network.right, RIGHT));
         assert!(network.pings(1), "ARP is done");
         for number in 0..3 {
             thread::sleep(Duration::from_millis(200));
@@ -250,7 +250,7 @@ fn a_burst_of_64_arrives_whole() {
     let network = Network::new(1);
     let fwd = network.forward("", &["--burst", "256"]);
     assert!(network.pings(1));
-    let (left, right) = (network.socket(&network.left, LEFT), network.socket(&network.right, RIGHT));
+    let (left, right) = (socket(&network.left, LEFT), socket(&network.right, RIGHT));
     for round in 0..10 {
         let numbers: Vec<u32> = (round * 64..round * 64 + 64).collect();
         for number in &numbers {
@@ -300,7 +300,7 @@ fn a_tiny_tx_ring_neither_doubles_nor_damages_packets() {
     let network = Network::new(1);
     let fwd = network.forward(",ring=64", &["--burst", "256", "--frames", "1024"]);
     assert!(network.pings(1));
-    let (left, right) = (network.socket(&network.left, LEFT), network.socket(&network.right, RIGHT));
+    let (left, right) = (socket(&network.left, LEFT), socket(&network.right, RIGHT));
     let to_right = right.local_addr().unwrap();
     let received = thread::scope(|scope| {
         let receiver = scope.spawn(|| receive_numbers(&right, 5000));
@@ -369,7 +369,7 @@ fn links_that_go_down_and_up_lose_no_frames() {
     let fwd = network.forward("", &[]);
     assert!(network.pings(1));
     network.left.set_neighbour(RIGHT, &mac_of(&network.right.peer));
-    let left = network.socket(&network.left, LEFT);
+    let left = socket(&network.left, LEFT);
     let start = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -417,7 +417,7 @@ fn a_removed_interface_does_not_end_the_run() {
     let fwd = network.forward("", &[]);
     assert!(network.pings(2));
     network.under_test.ip(&["link", "del", "vf0"]);
-    let left = network.socket(&network.left, LEFT);
+    let left = socket(&network.left, LEFT);
     network.left.set_neighbour(RIGHT, "02:00:00:00:00:aa");
     for number in 0..100 {
         left.send_to(&datagram(number, 60), (RIGHT, 9)).unwrap();

@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sheafio_core::{CpuList, IdlePolicy};
@@ -74,6 +74,10 @@ pub(crate) struct FwdArgs {
     /// Print one JSON object a line instead of tables
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Write the last JSON object to a file too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
 }
 
 const AFTER_HELP: &str = "\

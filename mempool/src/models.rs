@@ -58,7 +58,9 @@ fn caches_exchange_sheaves_and_leave() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         all_home(&barn, 5);
     });
 }
@@ -100,8 +102,7 @@ fn the_partial_sheaf_is_taken_once() {
                 let barn = barn.clone();
                 thread::spawn(move || {
                     let mut pair = SheafPair::join(&barn).expect("made for two caches");
-                    let count = take(&mut pair, &barn, 1).len();
-                    count
+                    take(&mut pair, &barn, 1).len()
                 })
             })
             .collect();

@@ -111,9 +111,8 @@ impl Netns {
     }
 
     fn write(&self, path: &str, value: &str) {
-        self.enter(|| {
-            File::create(path).and_then(|mut file| file.write_all(value.as_bytes())).expect("a sysctl")
-        });
+        let written = self.enter(|| File::create(path).and_then(|mut file| file.write_all(value.as_bytes())));
+        written.unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 }
 

@@ -15,6 +15,7 @@ mod plan;
 mod report;
 
 use std::{
+    fs,
     num::NonZeroU32,
     sync::Arc,
     thread,
@@ -86,8 +87,13 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
         closed.retired += on_lcore.retired;
     }
     let ending = Ending::new(pool, &watch, args.mode, closed);
+    let view = watch.look_over_all(start.elapsed());
     // Whether the verdict could be printed does not change it.
-    let _ = printer.end(&watch.look_over_all(start.elapsed()), &ending);
+    let _ = printer.end(&view, &ending);
+    if let Some(path) = &args.report {
+        fs::write(path, report::final_json(&view, &ending))
+            .map_err(|error| format!("--report {}: can't be written: {error}", path.display()))?;
+    }
     Ok(ending.conserved)
 }
 

@@ -295,9 +295,7 @@ impl Printer {
             eprintln!("sheafio: frames were lost: {whereabouts}");
         }
         if self.json {
-            let (unexplained, conserved) = (ending.unexplained, ending.conserved);
-            let last = FinalView { view, r#final: true, unexplained, conserved };
-            return writeln!(io::stdout(), "{}", serde_json::to_string(&last).map_err(io::Error::other)?);
+            return write!(io::stdout(), "{}", final_json(view, ending));
         }
         let verdict = if ending.conserved { "every frame is accounted for" } else { "FRAMES WERE LOST" };
         writeln!(
@@ -309,6 +307,13 @@ impl Printer {
             ending.unexplained,
         )
     }
+}
+
+/// The whole run as one line of JSON.
+pub(crate) fn final_json(view: &View, ending: &Ending) -> String {
+    let (unexplained, conserved) = (ending.unexplained, ending.conserved);
+    let last = FinalView { view, r#final: true, unexplained, conserved };
+    serde_json::to_string(&last).expect("plain numbers and strings") + "\n"
 }
 
 /// A moment as a table.
