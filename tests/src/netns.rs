@@ -5,7 +5,10 @@ use std::{
     io::Write,
     os::fd::AsRawFd,
     process::{Command, Output, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
 };
 
@@ -53,11 +56,15 @@ impl Netns {
         netns
     }
 
+    /// Whether namespaces can be made here; tried once a process.
     pub(crate) fn can_be_made() -> bool {
-        let name = format!("sheafio-{}-probe", std::process::id());
-        let made = succeeds("ip", &["netns", "add", &name]);
-        succeeds("ip", &["netns", "del", &name]);
-        made
+        static MADE: OnceLock<bool> = OnceLock::new();
+        *MADE.get_or_init(|| {
+            let name = format!("sheafio-{}-probe", std::process::id());
+            let made = succeeds("ip", &["netns", "add", &name]);
+            succeeds("ip", &["netns", "del", &name]);
+            made
+        })
     }
 
     /// Runs `ip` on this namespace; it must succeed.

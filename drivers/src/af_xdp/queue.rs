@@ -82,13 +82,13 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Rings on the heap, all of one size.
-    pub(crate) fn on_heap(size: u32) -> Self {
+    /// Rings on the heap: sizes of fill, RX, TX and completion ring, and where their indices start.
+    pub(crate) fn on_heap([fill, rx, tx, completion]: [u32; 4], start: u32) -> Self {
         Self {
-            fill: RingMemory::on_heap(size, 0),
-            rx: RingMemory::on_heap(size, 0),
-            tx: RingMemory::on_heap(size, 0),
-            completion: RingMemory::on_heap(size, 0),
+            fill: RingMemory::on_heap(fill, start),
+            rx: RingMemory::on_heap(rx, start),
+            tx: RingMemory::on_heap(tx, start),
+            completion: RingMemory::on_heap(completion, start),
         }
     }
 }
@@ -409,7 +409,7 @@ impl<K: Kernel> Queue for XskQueue<K> {
         // What is left is with the kernel, which lets go of it some time after the socket is closed.
         let retired = self.frames_held();
         cache.retire(retired as usize);
-        let rings = Rings::on_heap(1);
+        let rings = Rings::on_heap([1; 4], 0);
         self.rx = Consumer::new(rings.rx);
         self.fill = Producer::new(rings.fill);
         self.tx = Producer::new(rings.tx);

@@ -98,7 +98,7 @@ pub fn open(name: &str, config: &Config, pool: &'static Mempool) -> Result<SimPo
         let share = config.packets / u64::from(config.queues)
             + u64::from(u64::from(number) < config.packets % u64::from(config.queues));
         let wire = Arc::new(Mutex::new(Wire::new(share, config.len_bytes)));
-        let rings = Rings::on_heap(config.ring);
+        let rings = Rings::on_heap([config.ring; 4], 0);
         let kernel = SimKernel::new(config, number, &rings, *pool.geometry(), wire.clone());
         let mut queue = XskQueue::new(pool, rings, kernel, fill);
         queue.refill(&mut cache);
@@ -161,5 +161,42 @@ impl Control for SimControl {
 
     fn is_gone(&self) -> bool {
         self.wires.iter().any(|wire| wire.lock().expect("no panic under this lock").is_removed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use sheafio_mempool::{Burst, Hugepages};
+
+    use super::*;
+
+    /// xdp-rs#5, firedancer#230: each ring has its own size and mask, and indices run over the end of
+    /// u32. Ten laps of the largest ring, over rings of four sizes.
+    #[test]
+    fn rings_of_four_sizes_wrap_cleanly_across_the_end_of_u32() {
+        for sizes in [[64, 8, 16, 32], [8, 16, 32, 64], [16, 64, 8, 32], [32, 16, 64, 8]] {
+            let pool = Mempool::builder().frames(512).hugepages(Hugepages::Off).cores(1).build().unwrap();
+            let wire = Arc::new(Mutex::new(Wire::new(10_000, 64)));
+            wire.lock().unwrap().keep_sent();
+            let rings = Rings::on_heap(sizes, u32::MAX - 8);
+            let kernel = SimKernel::new(&Config::default(), 0, &rings, *pool.geometry(), wire.clone());
+            let mut queue = XskQueue::new(pool, rings, kernel, 512);
+            let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+            for _ in 0..10_000 {
+                queue.rx_burst(&mut cache, &mut burst);
+                queue.tx_or_drop(&mut cache, &mut burst);
+            }
+            queue.close(&mut cache);
+            drop(cache);
+            let mut wire = wire.lock().unwrap();
+            let sent: Vec<u64> =
+                wire.take_sent().iter().map(|packet| Wire::number(packet).unwrap()).collect();
+            assert!(sent.len() > 10 * 64, "{sizes:?}: only {} packets came through", sent.len());
+            assert!(
+                sent.is_sorted_by(|one, next| one < next),
+                "{sizes:?}: a packet came twice or out of order"
+            );
+            assert_eq!(pool.audit().unwrap().home, 512, "{sizes:?}");
+        }
     }
 }
