@@ -1,5 +1,7 @@
 //! The `sheafio` command. One file (and its folder) for each subcommand.
 
+#![forbid(unsafe_code)]
+
 mod cli;
 mod fwd;
 

@@ -1,0 +1,119 @@
+//! What ARCHITECTURE.md and README.md say of the tree is true.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the top folder").to_owned()
+}
+
+/// Every Rust file below a folder, by its path from the top.
+fn rust_files(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        if path.is_dir() && name != "target" && !name.to_string_lossy().starts_with('.') {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.insert(path.strip_prefix(root()).expect("below the top").to_string_lossy().into_owned());
+        }
+    }
+}
+
+/// The paths in backticks in a text. In a list, `sheaf.rs` after `mempool/src/barn.rs` is its neighbour.
+fn paths_in(text: &str) -> Vec<String> {
+    let mut folder = String::new();
+    let mut paths = Vec::new();
+    for line in text.lines() {
+        for quoted in line.split('`').skip(1).step_by(2) {
+            let is_source =
+                Path::new(quoted).extension().is_some_and(|extension| extension == "rs" || extension == "c");
+            let is_path = is_source || quoted.ends_with('/');
+            if !is_path || quoted.contains(' ') {
+                continue;
+            }
+            let is_full =
+                root().join(quoted.split('/').next().unwrap_or_default()).is_dir() && quoted.contains('/');
+            let path = if is_full { quoted.to_owned() } else { format!("{folder}{quoted}") };
+            if let Some((parent, _)) = path.rsplit_once('/') {
+                folder = format!("{parent}/");
+            }
+            paths.push(path);
+        }
+        folder.clear();
+    }
+    paths
+}
+
+#[test]
+fn every_file_that_the_architecture_names_is_there() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let paths = paths_in(&text);
+    assert!(paths.len() > 60, "only {} paths were found", paths.len());
+    let missing: Vec<_> = paths.iter().filter(|path| !root().join(path).exists()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn every_source_file_is_in_the_code_map() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let map = text.split("## Code map").nth(1).unwrap().split("\n## ").next().unwrap();
+    let named = paths_in(map);
+    let mut files = BTreeSet::new();
+    rust_files(&root(), &mut files);
+    let covered = |file: &String| {
+        file.starts_with("tests/") // As a whole.
+            || file.ends_with("/lib.rs")
+            || file.ends_with("/error.rs")
+            || file.ends_with("/build.rs")
+            || file.ends_with("/models.rs")
+            || file.contains("/tests/")
+            || named.iter().any(|path| file == path || path.ends_with('/') && file.starts_with(path))
+    };
+    let missing: Vec<_> = files.iter().filter(|file| !covered(file)).collect();
+    assert!(missing.is_empty(), "not in the code map: {missing:?}");
+}
+
+#[test]
+fn the_list_of_files_with_unsafe_is_complete_and_no_longer_than_that() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let list = text.split("## Unsafe code").nth(1).unwrap().split("\n## ").next().unwrap();
+    let listed: BTreeSet<String> = paths_in(list).into_iter().filter(|path| !path.ends_with('/')).collect();
+    let mut files = BTreeSet::new();
+    rust_files(&root(), &mut files);
+    let is_unsafe = |file: &&String| {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        code.clone()
+            .any(|line| ["unsafe {", "unsafe impl", "unsafe fn"].iter().any(|word| line.contains(word)))
+            && !file.ends_with("docs.rs")
+    };
+    let found: BTreeSet<String> = files.iter().filter(is_unsafe).cloned().collect();
+    assert_eq!(found, listed);
+}
+
+#[test]
+fn nothing_else_stands_at_the_top() {
+    let allowed = [
+        "ARCHITECTURE.md",
+        "Cargo.lock",
+        "Cargo.toml",
+        "LICENSE-APACHE",
+        "LICENSE-MIT",
+        "README.md",
+        "apps",
+        "core",
+        "deploy",
+        "drivers",
+        "mempool",
+        "target",
+        "tests",
+    ];
+    for entry in fs::read_dir(root()).unwrap().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        assert!(name.starts_with('.') || allowed.contains(&name.as_str()), "{name}");
+    }
+}
