@@ -64,9 +64,10 @@ fn all_faults() -> Vec<Faults> {
 #[test]
 fn packets_are_forwarded_once_or_counted_under_every_fault() {
     for (seed, faults) in (1..).zip(all_faults()) {
-        for ring in [4, 16, 256, 2048] {
+        for (ring, tx_budget) in [(4, 32), (16, 2048), (256, 32), (2048, 32), (2048, 2048)] {
             let pool = pool(1024);
-            let config = Config { seed, packets: 5000, ring, fill: Some(256), faults, ..Config::default() };
+            let config =
+                Config { seed, packets: 5000, ring, tx_budget, fill: Some(256), faults, ..Config::default() };
             let (mut left, left_wire) = open(pool, &config);
             let (mut right, right_wire) = open(pool, &Config { packets: 0, ..config });
             let mut cache = pool.cache().unwrap();
@@ -162,6 +163,41 @@ fn a_kick_that_was_skipped_is_made_up_for_without_new_packets() {
     queue.close(&mut cache);
     drop(cache);
     assert_home(pool, &[]);
+}
+
+/// Where one kick sends all that is queued, full bursts share a kick; and yet none waits: a burst that
+/// is not full is sent at once, and a lone packet amid a flood after a few polls.
+#[test]
+fn kicks_are_shared_under_load_and_never_held_back_for_long() {
+    let pool = pool(4096);
+    let (mut queue, wire) = open(pool, &Config { tx_budget: 2048, ..Config::default() });
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::with_limit(8));
+    let sent = || wire.lock().unwrap().statistics.sent;
+    let doorbells = || wire.lock().unwrap().statistics.doorbells;
+    // At least 16 packets arrive a poll on average, so that bursts of 8 come full.
+    for _ in 0..1000 {
+        queue.rx_burst(&mut cache, &mut burst);
+        queue.tx_or_drop(&mut cache, &mut burst);
+    }
+    let a_kick = sent() / doorbells();
+    assert!((16..=128).contains(&a_kick), "{a_kick} packets a kick");
+
+    // From now on only one packet in a while is sent, though bursts still come full.
+    for _ in 0..20 {
+        let before = sent();
+        queue.rx_burst(&mut cache, &mut burst);
+        burst.retain(&mut cache, |_| false);
+        cache.alloc_packets(&mut burst, 1, 60);
+        queue.tx_or_drop(&mut cache, &mut burst);
+        for _ in 0..4 {
+            assert_eq!(queue.rx_burst(&mut cache, &mut burst), 8, "the flood goes on");
+            cache.free_burst(&mut burst);
+        }
+        assert!(sent() > before, "a packet was held back by the flood");
+    }
+    let closed = queue.close(&mut cache);
+    drop(cache);
+    assert_home(pool, &[closed]);
 }
 
 /// An idle queue with nothing to send rings no doorbell: that would be a system call a poll.

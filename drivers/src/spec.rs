@@ -132,7 +132,8 @@ impl Kind {
             Self::Ring { .. } => "size=SLOTS",
             Self::Null { .. } => "queues=N, len=BYTES",
             Self::Sim(_) => {
-                "queues=N, seed=N, packets=N, len=BYTES, ring=SLOTS, fill=FRAMES, faults=NAME+NAME, remove_at=N"
+                "queues=N, seed=N, packets=N, len=BYTES, ring=SLOTS, fill=FRAMES, budget=N, faults=NAME+NAME, \
+                 remove_at=N"
             }
         }
     }
@@ -165,6 +166,7 @@ impl Kind {
             (Self::Sim(config), "len") => config.len_bytes = small(60..=1728)?,
             (Self::Sim(config), "ring") => config.ring = slots(1..=32_768)?,
             (Self::Sim(config), "fill") => config.fill = Some(small(1..=32_768)?),
+            (Self::Sim(config), "budget") => config.tx_budget = small(1..=32_768)?,
             (Self::Sim(config), "faults") => config.faults = faults(value)?,
             (Self::Sim(config), "remove_at") => config.remove_at = Some(number(0..=u64::MAX)?),
             _ => return Err(Bad::Key),

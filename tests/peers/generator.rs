@@ -20,7 +20,7 @@ use libbpf_sys as sys;
 /// Frames that the kernel takes from its page pool at a time.
 const BATCH: u32 = 64;
 /// Frames for one system call; each call costs an RCU grace period.
-const REPEAT: u32 = 2_000_000;
+const REPEAT: u32 = 4_000_000;
 
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args().skip(1).collect();

@@ -44,6 +44,10 @@ impl Kernel for LinuxKernel {
         self.socket.as_ref().map_or(Wake::Gone, |socket| said(sys::kick_tx(socket.as_fd())))
     }
 
+    fn sends_all_for_one_kick(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.sends_all)
+    }
+
     fn wait_fd(&self) -> Option<RawFd> {
         self.socket.as_ref().map(|socket| socket.as_fd().as_raw_fd())
     }

@@ -60,6 +60,9 @@ pub trait Kernel: Send {
     fn tick(&mut self, _to_receive: bool) -> bool {
         true
     }
+    /// Whether one kick sends all that is queued. Otherwise it sends 32 packets, and there is nothing
+    /// to gain by waiting for more.
+    fn sends_all_for_one_kick(&self) -> bool;
     /// A descriptor for poll(2).
     fn wait_fd(&self) -> Option<RawFd>;
     /// Makes the device stop giving packets to this queue, for good.
@@ -97,6 +100,10 @@ impl Rings {
 const REFILL_BATCH: u32 = 32;
 /// Completions reclaimed in one burst, at most: what two sheaves can take in one exchange.
 const RECLAIM_BATCH: usize = 128;
+/// Under load, a kick waits until this many packets are queued, so that one system call sends them;
+/// but at most `POSTPONE_POLLS` polls.
+const KICK_BATCH: u32 = 128;
+const POSTPONE_POLLS: u32 = 3;
 /// Polls without a kick after the kernel said [`Wake::Later`].
 const BACKOFF_POLLS: u32 = 100;
 /// How long closing waits for the kernel to send what is queued, in total and without progress.
@@ -121,6 +128,10 @@ pub struct XskQueue<K: Kernel> {
     fill_target: u32,
     /// The TX ring held packets that the kernel had not taken after the last doorbell.
     tx_waits: bool,
+    /// Packets for which a kick is worth its system call.
+    kick_batch: u32,
+    /// Polls for which the kick may still be postponed: above 0 only while bursts come full.
+    postpone: u32,
     gone: bool,
     backoff: u32,
     // Cold.
@@ -132,6 +143,7 @@ impl<K: Kernel> XskQueue<K> {
     /// A queue over given rings, which must be empty. Up to `fill_target` frames lie on the receive
     /// side, at most the size of the fill ring.
     pub(crate) fn new(pool: &'static Mempool, rings: Rings, kernel: K, fill_target: u32) -> Self {
+        let kick_batch = if kernel.sends_all_for_one_kick() { KICK_BATCH } else { 1 };
         let fill_target = fill_target.min(rings.fill.size).min(rings.rx.size).max(1);
         Self {
             rx: Consumer::new(rings.rx),
@@ -145,6 +157,8 @@ impl<K: Kernel> XskQueue<K> {
             with_tx: 0,
             fill_target,
             tx_waits: false,
+            kick_batch,
+            postpone: 0,
             gone: false,
             backoff: 0,
             pool,
@@ -257,6 +271,9 @@ impl<K: Kernel> XskQueue<K> {
     /// doorbell that was skipped is never lost.
     #[inline(always)]
     fn doorbell(&mut self) {
+        if self.gone {
+            return;
+        }
         if self.backoff > 0 {
             self.backoff -= 1;
             return;
@@ -356,14 +373,22 @@ impl<K: Kernel> Queue for XskQueue<K> {
         // 1. Refill the fill ring.
         self.refill(cache);
         // 2. Receive.
+        let room = burst.room();
         let received = self.receive(burst);
         // 3. Wake the kernel if it asks: for the fill ring, and for packets that wait to be sent.
         if self.fill.needs_wakeup() && !self.gone {
             let wake = self.kernel.wake_rx();
             self.heed(wake);
         }
-        if self.tx_waits && !self.gone {
-            self.doorbell();
+        if self.tx_waits {
+            if received == room && self.postpone > 0 {
+                self.postpone -= 1;
+            } else {
+                self.postpone = 0;
+                self.doorbell();
+            }
+        } else {
+            self.postpone = if received == room { POSTPONE_POLLS } else { 0 };
         }
         received
     }
@@ -378,8 +403,11 @@ impl<K: Kernel> Queue for XskQueue<K> {
         }
         // 2. Send.
         let sent = if burst.is_empty() { 0 } else { self.send(burst) };
-        // 3. Kick.
-        if sent > 0 || self.tx_waits {
+        // 3. Kick, unless full bursts come in and the next one will make this kick worth more.
+        if sent > 0 && self.postpone > 0 && self.tx.unconsumed() < self.kick_batch {
+            self.tx_waits = true;
+        } else if sent > 0 || self.tx_waits {
+            self.postpone = 0;
             self.doorbell();
         }
         sent

@@ -32,6 +32,8 @@ impl RingOwner for sys::RingMap {
 pub(super) struct Socket {
     fd: OwnedFd,
     pub(super) zero_copy: bool,
+    /// One kick sends all that is queued: the kernel let us raise its budget of 32.
+    pub(super) sends_all: bool,
 }
 
 /// A socket's UMEM is its own, or that of a socket which is bound already.
@@ -72,9 +74,10 @@ impl Socket {
 
         let options: u32 =
             sys::option(fd.as_fd(), libc::XDP_OPTIONS).map_err(call("asking for the copy mode"))?;
+        let zero_copy = options & libc::XDP_OPTIONS_ZEROCOPY != 0;
         // One kick in copy mode sends 32 packets; more where the kernel lets us (no error where not).
-        let _ = sys::set_option(fd.as_fd(), sys::XDP_MAX_TX_SKB_BUDGET, &ring_size);
-        Ok((Self { fd, zero_copy: options & libc::XDP_OPTIONS_ZEROCOPY != 0 }, rings))
+        let sends_all = sys::set_option(fd.as_fd(), sys::XDP_MAX_TX_SKB_BUDGET, &ring_size).is_ok();
+        Ok((Self { fd, zero_copy, sends_all }, rings))
     }
 }
 

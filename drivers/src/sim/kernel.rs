@@ -23,8 +23,8 @@ use crate::{
 
 /// Packets that arrive in one poll, at most; 1 to 4 times as many after a stop.
 const ARRIVALS: usize = 32;
-/// Packets sent for one kick: as the real kernel in copy mode (`TX_BATCH_SIZE`, net/xdp/xsk.c).
-const TX_BATCH: usize = 32;
+/// What the real kernel sends for one kick in copy mode, unless told otherwise (`TX_BATCH_SIZE`, net/xdp/xsk.c).
+pub(super) const TX_BATCH: u32 = 32;
 /// Polls that a late completion takes, at most.
 const LATE_POLLS: u64 = 50;
 
@@ -39,6 +39,7 @@ pub struct SimKernel {
     random: Rng,
     faults: Faults,
     remove_at: Option<u64>,
+    tx_budget: u32,
     now: u64,
     /// Frames from the fill ring that no packet was put into yet.
     stash: Vec<u64>,
@@ -69,6 +70,7 @@ impl SimKernel {
             random: Rng::with_seed(config.seed.wrapping_mul(1009).wrapping_add(u64::from(number))),
             faults: config.faults,
             remove_at: config.remove_at,
+            tx_budget: config.tx_budget,
             now: 0,
             stash: Vec::new(),
             sent: VecDeque::new(),
@@ -128,11 +130,11 @@ impl SimKernel {
 
     /// Sends up to a batch of what lies in the TX ring, as far as completions have room.
     fn transmit(&mut self, wire: &mut Wire) {
-        let count = self.tx.available(TX_BATCH);
-        let mut descs = [Desc::default(); TX_BATCH];
-        self.tx.read_each(count, |at, desc| descs[at] = desc);
+        let count = self.tx.available(self.tx_budget as usize);
+        let mut descs = Vec::with_capacity(count);
+        self.tx.read_each(count, |_, desc| descs.push(desc));
         self.tx.release();
-        for desc in &descs[..count] {
+        for desc in &descs {
             if desc.len == 0 || !self.geometry.is_packet(desc.addr, desc.len) {
                 wire.statistics.tx_invalid += 1;
                 continue;
@@ -217,6 +219,10 @@ impl Kernel for SimKernel {
         }
         self.complete();
         !self.removed
+    }
+
+    fn sends_all_for_one_kick(&self) -> bool {
+        self.tx_budget > TX_BATCH
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

@@ -57,6 +57,9 @@ pub struct Config {
     pub ring: u32,
     /// Frames that a queue keeps ready for reception.
     pub fill: Option<u32>,
+    /// Packets that are sent for one kick: 32 as in copy mode, or more, as where the kernel knows
+    /// `XDP_MAX_TX_SKB_BUDGET`.
+    pub tx_budget: u32,
     /// What goes wrong.
     pub faults: Faults,
     /// The device vanishes when this many packets have arrived on a queue.
@@ -72,6 +75,7 @@ impl Default for Config {
             len_bytes: 64,
             ring: 2048,
             fill: None,
+            tx_budget: kernel::TX_BATCH,
             faults: Faults::default(),
             remove_at: None,
         }
