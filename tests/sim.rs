@@ -262,6 +262,46 @@ fn a_device_that_vanishes_costs_no_frames() {
     }
 }
 
+/// Link down: packets wait in the TX ring, then drops are counted; link up: all that waited is sent.
+/// What still waits when the port closes comes back and is counted.
+#[test]
+fn packets_wait_for_a_link_that_is_down_and_come_back_at_close() {
+    let pool = pool(1024);
+    let config = Config { packets: 0, ring: 64, fill: Some(64), ..Config::default() };
+    let (mut queue, wire) = open(pool, &config);
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+    let mut send = |queue: &mut SimQueue, count| {
+        cache.alloc_packets(&mut burst, count, 60);
+        queue.tx_or_drop(&mut cache, &mut burst);
+    };
+    wire.lock().unwrap().is_down = true;
+    for _ in 0..5 {
+        send(&mut queue, 20);
+    }
+    let totals = queue.counters().totals();
+    assert_eq!((totals.tx_packets, totals.drops(DropReason::TxFull)), (64, 36));
+    let doorbells = wire.lock().unwrap().statistics.doorbells;
+    for _ in 0..1000 {
+        send(&mut queue, 0);
+    }
+    let tried = wire.lock().unwrap().statistics.doorbells - doorbells;
+    assert!((1..100).contains(&tried), "{tried} system calls in 1000 polls for a link that is down");
+
+    wire.lock().unwrap().is_down = false;
+    for _ in 0..200 {
+        send(&mut queue, 0);
+    }
+    assert_eq!(wire.lock().unwrap().statistics.sent, 64);
+
+    wire.lock().unwrap().is_down = true;
+    send(&mut queue, 30);
+    let closed = queue.close(&mut cache);
+    assert_eq!(queue.counters().totals().drops(DropReason::TxUnsent), 30);
+    assert_eq!(closed, Closed { returned: 64 + 30, retired: 0 });
+    drop(cache);
+    assert_home(pool, &[closed]);
+}
+
 /// With an empty pool nothing is received, nothing hangs, and it goes on once frames are back.
 #[test]
 fn an_empty_pool_stops_reception_and_a_filled_one_resumes_it() {

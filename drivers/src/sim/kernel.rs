@@ -190,6 +190,9 @@ impl Kernel for SimKernel {
         if self.removed {
             return Wake::Gone;
         }
+        if wire.is_down {
+            return Wake::Later; // As ENETDOWN.
+        }
         if self.now >= self.stopped_until {
             self.transmit(&mut wire);
             self.complete();
@@ -214,7 +217,7 @@ impl Kernel for SimKernel {
         }
         let wire = self.wire.clone();
         let mut wire = wire.lock().expect("no panic under this lock");
-        if to_receive && self.attached {
+        if to_receive && self.attached && !wire.is_down {
             self.receive(&mut wire, most);
         }
         self.complete();

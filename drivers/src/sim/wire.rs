@@ -20,6 +20,8 @@ pub struct Wire {
     pub statistics: SimStatistics,
     /// Whether the device is gone.
     pub is_removed: bool,
+    /// Whether the link is down: nothing arrives, and nothing is sent until it is up again.
+    pub is_down: bool,
 }
 
 /// What a simulated kernel counts, in packets.
