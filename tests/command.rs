@@ -55,6 +55,13 @@ fn the_packet_limit_is_exact_and_shared_among_the_lcores() {
         let received = number(&last["ports"][0]["rx_packets"]) + number(&last["ports"][1]["rx_packets"]);
         assert_eq!(received, packets);
     }
+    // All packets come to one of two ports, then to one of two lcores.
+    let ports = ["-p", "sim:0,packets=0", "-p", "sim:1,packets=9000,len=100"];
+    let last = fwd(&[&ports[..], &["--mode", "rxonly", "--packets", "900"]].concat()).pop().unwrap();
+    assert_eq!(
+        number(&last["ports"][1]["rx_packets"]) - number(&last["ports"][1]["drops"]["rx_unread"]),
+        900
+    );
     let last = fwd(&["-p", "sim:0,packets=0", "--mode", "txonly", "--packets", "1000"]).pop().unwrap();
     assert_eq!(number(&last["ports"][0]["tx_packets"]), 1000);
 }
@@ -132,7 +139,12 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["fwd", "-p", "null:0", "--frames", "999999999999"], "is not possible; allowed: 1 to"),
         (&["fwd", "-p", "null:0", "--frame-size", "1000"], "allowed: 2048 or 4096"),
         (&["fwd", "-p", "null:0", "--burst", "257"], "257 is not in 1..=256"),
-        (&["fwd", "-p", "null:0", "--duration", "-1s"], "-1"),
+        (&["fwd", "-p", "null:0", "--duration", "-1s"], "'-1s' for '--duration <TIME>': allowed: a time"),
+        (&["fwd", "-p", "null:0", "--frames", "31"], "allowed: at least 2 x queues x burst = 64"),
+        (
+            &["fwd", "-p", "null:0", "--report", "/no/such/folder"],
+            "--report /no/such/folder: can't be written",
+        ),
         (&["fwd", "-p", "null:0,queues=2", "-p", "null:1"], "have 2 and 1 queues; allowed: the same number"),
         (&["fwd", "-p", "ring:a", "-p", "ring:a", "-p", "ring:a"], "both ends are in use"),
         (&["fwd", "-p", "no-such-if"], "no-such-if: no such network interface; there are: lo"),
@@ -155,11 +167,20 @@ fn bad_input_gets_one_line_and_exit_code_2() {
 /// A reader that goes away ends the run, in order.
 #[test]
 fn a_closed_pipe_ends_the_run() {
-    let mut command = Command::new(sheafio());
-    command.args(["fwd", "-p", "null:0", "--json", "--hugepages", "off"]).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    drop(child.stdout.take());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    for json in [&["--json"][..], &[]] {
+        let mut command = Command::new(sheafio());
+        command.args(["fwd", "-p", "null:0", "--hugepages", "off"]).args(json).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// Times beyond what a clock can tell mean for ever, not a panic.
+#[test]
+fn a_duration_of_ages_runs_until_the_packet_limit() {
+    let last = fwd(&["-p", "null:0", "--duration", "500000000000y", "--packets", "64"]).pop().unwrap();
+    assert_eq!(number(&last["ports"][0]["rx_packets"]), 64);
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn another_program_is_named_and_replaced_only_by_force() {
         thread::sleep(Duration::from_millis(200));
         let ended = fwd.end();
         ended.assert_conserved();
-        assert!(ended.stderr.contains("took off the XDP program"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("took off XDP program 'pass_all'"), "{}", ended.stderr);
         assert!(!netns.has_xdp("ve0"));
     }
 
@@ -125,8 +125,63 @@ fn a_queue_that_is_taken_is_named() {
     let first = Fwd::start(&netns, &["-p", "ve0"]);
     let line = refused(&netns, &["-p", "ve0", "--force"]);
     assert!(line.contains("ve0 queue 0: another AF_XDP socket is bound to it"), "{line}");
-    // The first one has lost its program by force, but not its frames.
+    assert!(netns.has_xdp("ve0"), "force took a program off and could not use the queue");
     first.end().assert_conserved();
+}
+
+/// A program that someone takes off is noticed by the run that lost it.
+#[test]
+fn a_program_that_was_taken_off_is_told() {
+    if !can_make_networks("a_program_that_was_taken_off_is_told") {
+        return;
+    }
+    let (netns, _veth) = network(2);
+    let first = Fwd::start(&netns, &["-p", "ve0"]);
+    // Another queue is free, so by force it can be had.
+    let second = Fwd::start_program(
+        &netns,
+        sheafio(),
+        &["fwd", "-p", "ve0,start=1,force=yes", "--duration", "1500ms"],
+    );
+    assert_eq!(second.wait().code, Some(0));
+    let ended = first.end();
+    ended.assert_conserved();
+    assert!(ended.stderr.contains("ve0: another program took our XDP program off"), "{}", ended.stderr);
+}
+
+/// One interface, named twice: its second opening would take the first one's packets.
+#[test]
+fn an_interface_can_be_named_once() {
+    if !can_make_networks("an_interface_can_be_named_once") {
+        return;
+    }
+    let (netns, _veth) = network(2);
+    netns.ip(&["link", "property", "add", "dev", "ve0", "altname", "outside"]);
+    for second in ["ve0,start=1", "outside,start=1"] {
+        let line = refused(&netns, &["-p", "ve0", "-p", second, "--force"]);
+        assert!(
+            line.contains("interface ve0 is opened by another port already; allowed: each interface once"),
+            "{line}"
+        );
+    }
+    assert!(!netns.has_xdp("ve0"));
+}
+
+/// Packets that a frame can't hold are warned of before they are lost.
+#[test]
+fn a_frame_too_small_for_the_mtu_is_warned_of() {
+    if !can_make_networks("a_frame_too_small_for_the_mtu_is_warned_of") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    netns.ip(&["link", "set", "ve0", "mtu", "3000"]);
+    let warned = |size: &str| {
+        let fwd = Fwd::start(&netns, &["-p", "ve0", "--frame-size", size]);
+        let ended = fwd.end();
+        ended.assert_conserved();
+        ended.stderr.contains("packets have up to 3014 bytes, but a frame holds 1792")
+    };
+    assert!(warned("2048") && !warned("4096"));
 }
 
 /// xdp-firewall#10: killed, interrupted and restarted, it leaves nothing behind.

@@ -173,13 +173,13 @@ fn kicks_are_shared_under_load_and_never_held_back_for_long() {
     let (mut queue, wire) = open(pool, &Config { tx_budget: 2048, ..Config::default() });
     let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::with_limit(8));
     let sent = || wire.lock().unwrap().statistics.sent;
-    let doorbells = || wire.lock().unwrap().statistics.doorbells;
+    let system_calls = || wire.lock().unwrap().statistics.system_calls;
     // At least 16 packets arrive a poll on average, so that bursts of 8 come full.
     for _ in 0..1000 {
         queue.rx_burst(&mut cache, &mut burst);
         queue.tx_or_drop(&mut cache, &mut burst);
     }
-    let a_kick = sent() / doorbells();
+    let a_kick = sent() / system_calls();
     assert!((16..=128).contains(&a_kick), "{a_kick} packets a kick");
 
     // From now on only one packet in a while is sent, though bursts still come full.
@@ -189,7 +189,7 @@ fn kicks_are_shared_under_load_and_never_held_back_for_long() {
         burst.retain(&mut cache, |_| false);
         cache.alloc_packets(&mut burst, 1, 60);
         queue.tx_or_drop(&mut cache, &mut burst);
-        for _ in 0..4 {
+        for _ in 0..8 {
             assert_eq!(queue.rx_burst(&mut cache, &mut burst), 8, "the flood goes on");
             cache.free_burst(&mut burst);
         }
@@ -200,7 +200,7 @@ fn kicks_are_shared_under_load_and_never_held_back_for_long() {
     assert_home(pool, &[closed]);
 }
 
-/// An idle queue with nothing to send rings no doorbell: that would be a system call a poll.
+/// An idle queue with nothing to send makes no system call.
 #[test]
 fn an_idle_queue_makes_no_system_calls() {
     let pool = pool(1024);
@@ -210,12 +210,12 @@ fn an_idle_queue_makes_no_system_calls() {
         queue.rx_burst(&mut cache, &mut burst);
         queue.tx_or_drop(&mut cache, &mut burst);
     }
-    let before = wire.lock().unwrap().statistics.doorbells;
+    let before = wire.lock().unwrap().statistics.system_calls;
     for _ in 0..100 {
         queue.rx_burst(&mut cache, &mut burst);
         queue.tx_or_drop(&mut cache, &mut burst);
     }
-    assert_eq!(wire.lock().unwrap().statistics.doorbells, before);
+    assert_eq!(wire.lock().unwrap().statistics.system_calls, before);
 }
 
 /// asavie/xdp#24: a TX ring that runs full must neither send a packet twice nor lose its neighbour.
@@ -280,11 +280,11 @@ fn packets_wait_for_a_link_that_is_down_and_come_back_at_close() {
     }
     let totals = queue.counters().totals();
     assert_eq!((totals.tx_packets, totals.drops(DropReason::TxFull)), (64, 36));
-    let doorbells = wire.lock().unwrap().statistics.doorbells;
+    let system_calls = wire.lock().unwrap().statistics.system_calls;
     for _ in 0..1000 {
         send(&mut queue, 0);
     }
-    let tried = wire.lock().unwrap().statistics.doorbells - doorbells;
+    let tried = wire.lock().unwrap().statistics.system_calls - system_calls;
     assert!((1..100).contains(&tried), "{tried} system calls in 1000 polls for a link that is down");
 
     wire.lock().unwrap().is_down = false;
@@ -376,6 +376,51 @@ fn a_packet_too_large_for_a_frame_is_counted() {
     assert_eq!(queue.counters().totals().drops(DropReason::RxTooLarge), 2);
     drop(cache);
     assert_home(pool, &[closed]);
+}
+
+/// A packet without bytes, which the kernel would never complete, is freed and counted.
+#[test]
+fn an_empty_packet_is_dropped_and_counted() {
+    let pool = pool(1024);
+    let (mut queue, wire) = open(pool, &Config { packets: 0, ..Config::default() });
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+    for round in 0..100 {
+        cache.alloc_burst(&mut burst, 3);
+        cache.alloc_packets(&mut burst, 2, 60);
+        assert_eq!(queue.tx_burst(&mut cache, &mut burst), 2, "round {round}");
+    }
+    let totals = queue.counters().totals();
+    assert_eq!((totals.tx_packets, totals.drops(DropReason::TxEmpty)), (200, 300));
+    let closed = queue.close(&mut cache);
+    assert_eq!((wire.lock().unwrap().statistics.sent, closed.retired), (200, 0));
+    drop(cache);
+    assert_home(pool, &[closed]);
+}
+
+/// A cache of another pool would give frames two owners: refused before anything is moved.
+#[test]
+fn a_cache_of_another_pool_is_refused() {
+    let (ours, theirs) = (pool(256), pool(256));
+    let (mut queue, _wire) = open(ours, &Config::default());
+    let (mut one, mut other) = ring::pair(ours, 8);
+    let mut foreign = theirs.cache().unwrap();
+    let refused = |call: &mut dyn FnMut()| {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+        let panic = result.expect_err("it must be refused");
+        let text = panic.downcast_ref::<&str>().map_or_else(String::new, |text| (*text).to_owned());
+        assert!(text.contains("another pool"), "{text}");
+    };
+    let mut burst = Burst::new();
+    refused(&mut || _ = queue.rx_burst(&mut foreign, &mut burst));
+    refused(&mut || _ = queue.tx_burst(&mut foreign, &mut burst));
+    refused(&mut || _ = queue.close(&mut foreign));
+    refused(&mut || _ = one.close(&mut foreign));
+    foreign.alloc_packets(&mut burst, 1, 60);
+    refused(&mut || _ = other.tx_burst(&mut ours.cache().unwrap(), &mut burst));
+    foreign.free_burst(&mut burst);
+    drop((queue, one, other, foreign));
+    assert_home(ours, &[]);
+    assert_home(theirs, &[]);
 }
 
 /// The same seed gives the same run, another one another.

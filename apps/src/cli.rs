@@ -35,15 +35,15 @@ pub(crate) struct FwdArgs {
 
     /// CPUs of the lcores, such as 1,3-5: queue i of each port is served by the i-th
     /// [default: physical cores, near the first port's device]
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub(crate) cores: Option<CpuList>,
 
     /// End after this time, such as 10s or 2min
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = duration)]
     pub(crate) duration: Option<Duration>,
 
     /// End after this many packets (received; with txonly, sent), shared among the lcores
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = packets)]
     pub(crate) packets: Option<u64>,
 
     /// Most packets in a burst
@@ -81,12 +81,27 @@ pub(crate) struct FwdArgs {
 }
 
 const AFTER_HELP: &str = "\
+Keys of a PORT, with their defaults:
+  eth0, af_xdp:eth0   queues=1, start=0, mode=auto|native|generic, copy=auto|copy|zerocopy, force=no|yes,
+                      ring=2048 (slots of each ring, a power of two, 64 to 32768),
+                      fill=N (frames kept ready for reception; half of the pool, shared by all queues)
+  ring:a              size=1024 (slots, a power of two); name it twice for its two ends
+  null:0              queues=1, len=64 (bytes, 14 to 1728)
+  sim:0               queues=1, seed=1, packets=N (that arrive; endless), len=64 (bytes, 60 to 1728), ring=2048,
+                      fill=N, budget=32 (packets sent for one kick), remove_at=N (packets, then the device
+                      vanishes), faults=none|all|wakeup+late+reorder+full
+
 Exit code: 0; 1 if frames were lost in the end; 2 if it could not start.
 
 With --json, one object a second and a last one with \"final\": true:
   t_s               seconds since the start
   ports[]           name; rx_packets, rx_bytes, tx_packets, tx_bytes: totals; rx_pps, tx_pps: packets/s
-                    in this second (final: over the whole run); drops: totals by reason
+                    in this second (final: over the whole run); drops: totals by reason:
+                      tx_full, tx_empty, device_gone   not sent: TX ring full, no bytes, device gone
+                      tx_unsent, tx_invalid            given to the kernel and not sent: at close, refused
+                      rx_no_frame, rx_ring_full, rx_too_large   lost by the kernel before they were received
+                      rx_invalid, rx_unread            descriptor not in one frame; in the RX ring at close
+                      not_for_us, malformed            icmpecho: no request, or damaged
   lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_packet: busy
                     cycles of the time-stamp counter a packet; both in this second (final: whole run)
   pool              frames: all; free: in barn and caches; in_flight: in bursts, rings and the kernel;
@@ -147,6 +162,19 @@ impl From<Idle> for IdlePolicy {
     }
 }
 
+fn duration(text: &str) -> Result<Duration, String> {
+    let allowed = "a time with its unit, such as 500ms, 10s or 2min, above 0";
+    match humantime::parse_duration(text) {
+        Ok(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err(format!("allowed: {allowed}")),
+    }
+}
+
+fn packets(text: &str) -> Result<u64, String> {
+    let packets = text.parse().ok().filter(|packets| *packets > 0);
+    packets.ok_or_else(|| format!("allowed: a whole number from 1 to {}", u64::MAX))
+}
+
 /// clap's message without its line breaks, and without the usage that follows it.
 pub(crate) fn in_one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
@@ -154,7 +182,7 @@ pub(crate) fn in_one_line(error: &clap::Error) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let line = lines.collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    line.replace("For more information, try '--help'.", "See: sheafio --help").trim().to_owned()
+    line.replace("For more information, try '--help'.", "See: sheafio fwd --help").trim().to_owned()
 }
 
 #[cfg(test)]
@@ -174,7 +202,11 @@ mod tests {
             (vec!["fwd", "-p", "x:y"], "unknown kind 'x'", "null:NAME"),
             (vec!["fwd", "-p", "null:0", "--mode", "fast"], "'fast'", "macswap"),
             (vec!["fwd", "-p", "null:0", "--cores", "z"], "'z'", "numbers and ranges"),
-            (vec!["fwd", "-p", "null:0", "--duration", "soon"], "'soon'", "--duration <TIME>"),
+            (vec!["fwd", "-p", "null:0", "--duration", "soon"], "'soon'", "such as 500ms, 10s"),
+            (vec!["fwd", "-p", "null:0", "--duration", "-1s"], "'-1s'", "such as 500ms, 10s"),
+            (vec!["fwd", "-p", "null:0", "--duration", "0s"], "'0s'", "above 0"),
+            (vec!["fwd", "-p", "null:0", "--cores", "-1"], "'-1'", "such as 1,3-5"),
+            (vec!["fwd", "-p", "null:0", "--packets", "1k"], "'1k'", "a whole number from 1"),
             (vec!["fwd", "-p", "null:0", "--burst", "0"], "'0'", "1..=256"),
             (vec!["fwd", "-p", "null:0", "--packets", "0"], "'0'", "--packets <N>"),
             (vec!["fwd", "-p", "null:0", "--jsn"], "'--jsn'", "'--json'"),

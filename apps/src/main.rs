@@ -7,7 +7,7 @@ mod fwd;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, error::ErrorKind};
 
 use crate::cli::{Cli, Command};
 
@@ -20,6 +20,10 @@ const REFUSED: u8 = 2;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            return ExitCode::from(REFUSED);
+        }
         Err(error) if error.use_stderr() => return refuse(&cli::in_one_line(&error)),
         Err(help) => {
             // Printed to a pipe that is closed, help has no reader to miss it.

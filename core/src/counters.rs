@@ -1,6 +1,6 @@
 //! Counters with one writer and any number of readers.
 //!
-//! Owns: the counter blocks. Never does: an atomic read-modify-write. Invariant: one thread at a
+//! Owns: the counter blocks. Never does: an atomic read-modify-write on the data path. Invariant: one thread at a
 //! time adds to a block (the lcore that owns the queue), so an addition is a plain load and store;
 //! blocks lie on cache lines of their own.
 
@@ -12,6 +12,8 @@ use sheafio_mempool::sync::{AtomicU64, Ordering};
 pub enum DropReason {
     /// The TX ring was full when the packet was to be sent.
     TxFull,
+    /// The packet that was to be sent had no bytes.
+    TxEmpty,
     /// The device was gone or its socket dead when the packet was to be sent.
     DeviceGone,
     /// The packet lay in the TX ring when the port closed and was not sent.
@@ -36,8 +38,9 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::TxFull,
+        Self::TxEmpty,
         Self::DeviceGone,
         Self::TxUnsent,
         Self::TxInvalid,
@@ -54,6 +57,7 @@ impl DropReason {
     pub fn name(self) -> &'static str {
         match self {
             Self::TxFull => "tx_full",
+            Self::TxEmpty => "tx_empty",
             Self::DeviceGone => "device_gone",
             Self::TxUnsent => "tx_unsent",
             Self::TxInvalid => "tx_invalid",
@@ -111,9 +115,11 @@ impl QueueCounters {
         add(&self.drops[reason as usize], packets);
     }
 
-    /// Sets a count that the kernel keeps, such as `rx_ring_full`, to the kernel's value.
-    pub fn set_drops(&self, reason: DropReason, packets: u64) {
-        self.drops[reason as usize].store(packets, Ordering::Relaxed);
+    /// Raises a count that the kernel keeps, such as `rx_ring_full`, to the kernel's value. Both the
+    /// lcore (at close) and the control plane may do so: unlike the other counters this is a
+    /// read-modify-write, and off the data path.
+    pub fn raise_drops(&self, reason: DropReason, packets: u64) {
+        self.drops[reason as usize].fetch_max(packets, Ordering::Relaxed);
     }
 
     /// The counts as they are now.

@@ -124,12 +124,13 @@ impl Lcore {
         mut poll: impl FnMut(&mut PoolCache) -> usize,
     ) -> Result<LcoreReport, CoreError> {
         let stop = self.stop.map_or_else(Stop::on_signals, Ok)?;
-        let end = self.duration.map(|duration| Instant::now() + duration);
+        // A time beyond what the clock can tell never comes.
+        let end = self.duration.and_then(|duration| Instant::now().checked_add(duration));
         let limit = self.packets.unwrap_or(u64::MAX);
         let mut idler = Idler::new(self.idle, &self.fds);
         let counters = &*self.counters;
         let mut packets = 0;
-        let mut polls_to_clock = POLLS_A_CLOCK;
+        let mut polls_to_clock = 1; // The first poll is followed by a look: a duration of 0 is one poll.
         let mut last = cycles();
 
         while packets < limit && !stop.is_raised() {
@@ -151,6 +152,7 @@ impl Lcore {
             add(&counters.sleeps, u64::from(slept));
 
             polls_to_clock -= 1;
+            // Out of the straight path: the clock costs as much as a small burst.
             if polls_to_clock == 0 || slept {
                 polls_to_clock = POLLS_A_CLOCK;
                 if end.is_some_and(|end| Instant::now() >= end) {
@@ -190,6 +192,14 @@ mod tests {
         let report = lcore().duration(Duration::from_millis(5)).run(pool(), |_| 0).unwrap();
         assert!(report.totals.polls >= u64::from(POLLS_A_CLOCK) && report.totals.idle_cycles > 0);
         assert!(report.totals.busy() < f64::EPSILON);
+    }
+
+    #[test]
+    fn durations_of_nothing_and_of_for_ever_are_no_trouble() {
+        let report = lcore().duration(Duration::ZERO).run(pool(), |_| 1).unwrap();
+        assert_eq!(report.totals.polls, 1);
+        let report = lcore().duration(Duration::MAX).packets(1).run(pool(), |_| 1).unwrap();
+        assert_eq!(report.totals.packets, 1);
     }
 
     #[test]

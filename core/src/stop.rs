@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGHUP, SIGINT, SIGTERM},
     flag,
 };
 
@@ -24,7 +24,7 @@ impl Stop {
         Self::default()
     }
 
-    /// The flag of this process that SIGINT and SIGTERM raise. A second signal ends the process at
+    /// The flag of this process that SIGINT, SIGTERM and SIGHUP raise. A second signal ends the process at
     /// once, for a program that hangs while it closes.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Stop {
             return Ok(stop.clone());
         }
         let stop = STOP.get_or_init(Self::new).clone();
-        for signal in [SIGINT, SIGTERM] {
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
             // Registered first, so that the first signal finds the flag still down.
             flag::register_conditional_shutdown(signal, 128 + signal, stop.raised.clone())
                 .map_err(CoreError::Signals)?;

@@ -17,9 +17,13 @@ pub struct NullQueue {
 }
 
 impl NullQueue {
-    /// A queue that receives packets of `len_bytes` bytes, at most what a frame of the pool holds
-    /// ([`Geometry::data_bytes`](sheafio_mempool::Geometry::data_bytes)).
+    /// A queue that receives packets of `len_bytes` bytes: 14, an Ethernet header, to 1728, what a
+    /// frame of any pool holds with the default headroom.
+    ///
+    /// # Panics
+    /// If the length is outside of that range.
     pub fn new(len_bytes: u32) -> Self {
+        assert!((14..=1728).contains(&len_bytes), "null port: len={len_bytes}; allowed: 14 to 1728 bytes");
         Self { len_bytes, counters: Arc::default(), closed: false }
     }
 }

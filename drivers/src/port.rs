@@ -32,9 +32,9 @@ pub trait Control: Send {
     /// Reads counts that someone else keeps, such as the kernel, into the queues' counters.
     fn refresh(&self) {}
 
-    /// Whether the device is gone.
-    fn is_gone(&self) -> bool {
-        false
+    /// What keeps the port from working, in a few words; `None` while nothing does.
+    fn trouble(&self) -> Option<&'static str> {
+        None
     }
 }
 

@@ -73,6 +73,9 @@ impl Queue for RingQueue {
         }
         let spare = burst.spare();
         let received = self.incoming.available(spare.len());
+        if received == 0 {
+            return 0; // Without a store to the line that both ends read.
+        }
         let mut bytes = 0;
         self.incoming.read_each(received, |at, frame| {
             bytes += frame.len() as u64;
@@ -92,7 +95,14 @@ impl Queue for RingQueue {
             self.counters.add_drops(DropReason::DeviceGone, dropped as u64);
             return 0;
         }
+        // What enters the ring can leave it: the end that closes last frees it with a cache of this pool.
+        let geometry = self.pool.geometry();
+        let addrs = burst.iter().fold(0, |addrs, frame| addrs | geometry.addr(frame));
+        assert!(geometry.contains(addrs), "a frame of another pool was given to tx_burst");
         let sent = self.outgoing.free(burst.len());
+        if sent == 0 {
+            return 0;
+        }
         let mut bytes = 0;
         self.outgoing.write_each(sent, |at| {
             bytes += burst[at].len() as u64;
@@ -110,6 +120,10 @@ impl Queue for RingQueue {
     }
 
     fn close(&mut self, cache: &mut PoolCache) -> Closed {
+        assert!(
+            std::ptr::eq(cache.pool(), self.pool),
+            "a pool cache of another pool was given to this queue"
+        );
         if self.closed {
             return Closed::default();
         }

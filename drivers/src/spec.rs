@@ -84,7 +84,11 @@ impl FromStr for PortSpec {
             |problem: String, allowed: String| DriverError::Spec { spec: text.to_owned(), problem, allowed };
         let (port, options) =
             text.split_once(',').map_or((text, None), |(port, options)| (port, Some(options)));
-        let (kind, name) = port.split_once(':').unwrap_or(("af_xdp", port));
+        let (kind, name) = match port.split_once(':') {
+            Some(parts) => parts,
+            None if matches!(port, "af_xdp" | "ring" | "null" | "sim") => (port, ""), // Its colon was forgotten.
+            None => ("af_xdp", port),
+        };
         let mut kind = match kind {
             "af_xdp" => Kind::AfXdp(af_xdp::Config::default()),
             "ring" => Kind::Ring { size: 1024 },
@@ -212,13 +216,14 @@ fn faults(value: &str) -> Result<Faults, Bad> {
 pub struct Ports {
     pool: &'static Mempool,
     rings: HashMap<String, Option<RingQueue>>,
+    interfaces: Vec<String>,
     opened: u8,
 }
 
 impl Ports {
     /// Ports whose packets lie in this pool.
     pub fn new(pool: &'static Mempool) -> Self {
-        Self { pool, rings: HashMap::new(), opened: 0 }
+        Self { pool, rings: HashMap::new(), interfaces: Vec::new(), opened: 0 }
     }
 
     /// Opens a port. The first use of a ring's name gives its one end, the second the other.
@@ -238,7 +243,21 @@ impl Ports {
             control: Box::new(NoControl),
         };
         Ok(match &spec.kind {
-            Kind::AfXdp(config) => af_xdp::open_with(&spec.name, config, self.pool)?.into_port(),
+            Kind::AfXdp(config) => {
+                // The kernel's own name: an interface may be asked for by an alternative one.
+                let interface = af_xdp::name_of(&spec.name).unwrap_or_else(|| spec.name.clone());
+                if self.interfaces.contains(&interface) {
+                    return Err(DriverError::Spec {
+                        spec: spec.text.clone(),
+                        problem: format!("interface {interface} is opened by another port already"),
+                        allowed: "each interface once; several queues of it with queues=N, start=N"
+                            .to_owned(),
+                    });
+                }
+                let port = af_xdp::open_with(&spec.name, config, self.pool)?.into_port();
+                self.interfaces.push(interface);
+                port
+            }
             Kind::Sim(config) => sim::open(&spec.name, config, self.pool)?.into_port(number),
             Kind::Null { queues, len_bytes } => {
                 let queue = |_| Box::new(NullQueue::new(*len_bytes)) as Box<dyn Queue>;
@@ -291,6 +310,7 @@ mod tests {
         for (text, problem, allowed) in [
             ("", "the name is missing", "af_xdp:INTERFACE"),
             ("null:", "the name is missing", "null:NAME"),
+            ("null", "the name is missing", "null:NAME"),
             ("dpdk:0", "unknown kind 'dpdk'", "ring:NAME, null:NAME, sim:NAME"),
             ("eth0,speed=9", "unknown key 'speed'", "mode=auto|native|generic"),
             ("eth0,queues", "'queues' is not key=value", "queues=N"),

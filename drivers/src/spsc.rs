@@ -114,13 +114,13 @@ impl<T> Producer<T> {
     /// Free slots, at most `want`. Looks at the consumer's index only if fewer were seen before.
     #[inline(always)]
     pub(crate) fn free(&mut self, want: usize) -> usize {
-        let mut free = self.ring.size - self.next.wrapping_sub(self.seen_consumer);
+        let mut free = self.ring.size.saturating_sub(self.next.wrapping_sub(self.seen_consumer));
         if (free as usize) < want {
             // Acquire: pairs with the consumer's Release store in `Consumer::release`, so its reads
             // of the slots are over before they are written again.
             self.seen_consumer = consumer_index(&self.ring).load(Ordering::Acquire);
-            free = self.ring.size - self.next.wrapping_sub(self.seen_consumer);
-            debug_assert!(free <= self.ring.size);
+            // Saturating, as the other side's word is not to be trusted with our memory.
+            free = self.ring.size.saturating_sub(self.next.wrapping_sub(self.seen_consumer));
         }
         want.min(free as usize)
     }
@@ -129,7 +129,7 @@ impl<T> Producer<T> {
     /// have said that there are as many. They are the consumer's after `publish`.
     #[inline(always)]
     pub(crate) fn write_each(&mut self, count: usize, mut value: impl FnMut(usize) -> T) {
-        debug_assert!(count as u32 <= self.ring.size - self.next.wrapping_sub(self.seen_consumer));
+        debug_assert!(self.next.wrapping_sub(self.seen_consumer) + count as u32 <= self.ring.size);
         let first = self.next & (self.ring.size - 1);
         let run = count.min((self.ring.size - first) as usize);
         let mut write = |at, slot: usize| {
@@ -204,8 +204,8 @@ impl<T> Consumer<T> {
         if (available as usize) < want {
             // Acquire: pairs with the Release store in `Producer::publish`.
             self.seen_producer = producer_index(&self.ring).load(Ordering::Acquire);
-            available = self.seen_producer.wrapping_sub(self.next);
-            debug_assert!(available <= self.ring.size);
+            // Clamped, as the other side's word is not to be trusted with our memory.
+            available = self.seen_producer.wrapping_sub(self.next).min(self.ring.size);
         }
         want.min(available as usize)
     }

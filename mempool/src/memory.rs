@@ -40,26 +40,30 @@ pub(crate) fn map(len_bytes: usize, hugepages: Hugepages) -> Result<Mapping, Poo
     let len_bytes = len_bytes.next_multiple_of(HUGEPAGE_BYTES);
     let span_bytes = len_bytes.next_power_of_two();
     let failed = |source| PoolError::Map { mib: (len_bytes >> 20) as u64, source };
-    let base = reserve(span_bytes).map_err(failed)?;
 
     let pages = (len_bytes / HUGEPAGE_BYTES) as u64;
     let mut warning = None;
     if hugepages != Hugepages::Off {
-        match commit(base, len_bytes, libc::MAP_HUGETLB) {
+        // A failed MAP_FIXED may leave a hole in its range, where another thread's mapping can come to
+        // lie; so base pages get a range of their own below.
+        let base = reserve(span_bytes).map_err(failed)?;
+        match commit(base, len_bytes, libc::MAP_HUGETLB, libc::MADV_NORMAL) {
             Ok(()) => return Ok(Mapping { base, span_bytes, pages: Pages::Huge, warning }),
             Err(_) if hugepages == Hugepages::Require => {
                 return Err(PoolError::Hugepages { pages, free: free_hugepages() });
             }
             Err(error) => {
                 warning = Some(format!(
-                    "pool: no {pages} hugepages of 2 MiB ({error}; {} are free), using base pages. \
+                    "pool: too few hugepages of 2 MiB: it takes {pages}, {} are free ({error}); using base pages. \
                      For fewer TLB misses: echo {pages} > /proc/sys/vm/nr_hugepages",
                     free_hugepages()
                 ));
             }
         }
     }
-    commit(base, len_bytes, 0).map_err(failed)?;
+    let base = reserve(span_bytes).map_err(failed)?;
+    let advice = if hugepages == Hugepages::Off { libc::MADV_NOHUGEPAGE } else { libc::MADV_HUGEPAGE };
+    commit(base, len_bytes, 0, advice).map_err(failed)?;
     Ok(Mapping { base, span_bytes, pages: Pages::Base, warning })
 }
 
@@ -95,7 +99,7 @@ fn reserve(span_bytes: usize) -> io::Result<NonNull<u8>> {
 }
 
 /// Puts memory behind the first `len_bytes` of the reservation.
-fn commit(base: NonNull<u8>, len_bytes: usize, flags: i32) -> io::Result<()> {
+fn commit(base: NonNull<u8>, len_bytes: usize, flags: i32, advice: i32) -> io::Result<()> {
     // SAFETY: MAP_FIXED replaces a part of the reservation, which nobody else uses.
     let at = unsafe {
         libc::mmap(
@@ -110,13 +114,17 @@ fn commit(base: NonNull<u8>, len_bytes: usize, flags: i32) -> io::Result<()> {
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // Both calls are advice: a kernel that refuses them leaves a pool that faults its pages in later.
+    // SAFETY: the range was mapped just above. A kernel without transparent hugepages refuses: it is
+    // advice.
+    unsafe { libc::madvise(at, len_bytes, advice) };
+    // Now rather than on the data path: there, memory that can't be had is a SIGBUS.
     // SAFETY: the range was mapped just above.
-    unsafe {
-        if flags == 0 {
-            libc::madvise(at, len_bytes, libc::MADV_HUGEPAGE);
+    if unsafe { libc::madvise(at, len_bytes, libc::MADV_POPULATE_WRITE) } < 0 {
+        let error = io::Error::last_os_error();
+        // EINVAL: a kernel before 5.14 does not know it, and faults the pages in one by one.
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(error);
         }
-        libc::madvise(at, len_bytes, libc::MADV_POPULATE_WRITE);
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ pub enum Hugepages {
     Auto,
     /// Or building fails.
     Require,
-    /// Never.
+    /// Never, not even transparent ones.
     Off,
 }
 

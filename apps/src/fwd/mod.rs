@@ -9,13 +9,15 @@
 //! serves what, `modes` holds the data path, `icmpecho` its one mode with protocols, `report` what
 //! is printed.
 
+mod budget;
 mod icmpecho;
 mod modes;
 mod plan;
 mod report;
 
 use std::{
-    fs,
+    fs::File,
+    io::Write,
     num::NonZeroU32,
     sync::Arc,
     thread,
@@ -27,6 +29,7 @@ use sheafio_drivers::{PortSpec, Ports};
 use sheafio_mempool::Mempool;
 
 use self::{
+    budget::Budget,
     modes::Forwarder,
     plan::Plan,
     report::{Ending, Printer, Watch},
@@ -40,6 +43,7 @@ const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until it is told to stop. `Ok(true)` if every frame came home.
 pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
+    let stop = Stop::on_signals()?;
     plan::check(&args)?;
     let cpus = plan::choose_cpus(&args)?;
     let builder = Mempool::builder().frames(args.frames).frame_size(args.frame_size);
@@ -48,7 +52,11 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let queues: u32 = args.ports.iter().map(PortSpec::queues).sum();
     let fill = NonZeroU32::new(pool.frames() / 2 / queues).unwrap_or(NonZeroU32::MIN);
 
-    let stop = Stop::on_signals()?;
+    // Before anything runs: a report that can't be written should not cost a whole run.
+    let report = args.report.as_ref().map(|path| {
+        File::create(path).map_err(|error| format!("--report {}: can't be written: {error}", path.display()))
+    });
+    let report = report.transpose()?;
     let mut ports = Ports::new(pool);
     let mut opened = Vec::new();
     for spec in &mut args.ports {
@@ -64,7 +72,9 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let mut printer = Printer::new(args.json);
     pool.warning().into_iter().for_each(|warning| eprintln!("warning: {warning}"));
     opened.iter().flat_map(|port| &port.warnings).for_each(|warning| eprintln!("warning: {warning}"));
-    printer.start(&args, pool, &opened, &cpus);
+    if printer.start(&args, pool, &opened, &cpus).is_err() {
+        stop.raise(); // Nobody reads.
+    }
 
     let plan = Plan::new(&mut opened, args.mode, &cpus);
     let lcores = start(plan, &args, pool, &stop, &mut watch);
@@ -90,9 +100,10 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let view = watch.look_over_all(start.elapsed());
     // Whether the verdict could be printed does not change it.
     let _ = printer.end(&view, &ending);
-    if let Some(path) = &args.report {
-        fs::write(path, report::final_json(&view, &ending))
-            .map_err(|error| format!("--report {}: can't be written: {error}", path.display()))?;
+    let written = report.map(|mut file| file.write_all(report::final_json(&view, &ending).as_bytes()));
+    if let Some(Err(error)) = written {
+        eprintln!("sheafio: --report: the run is over, but its report could not be written: {error}");
+        return Ok(false);
     }
     Ok(ending.conserved)
 }
@@ -102,38 +113,40 @@ type Running = thread::JoinHandle<Result<Closed, CoreError>>;
 
 /// Starts a thread for each lcore of the plan.
 fn start(plan: Plan, args: &FwdArgs, pool: &'static Mempool, stop: &Stop, watch: &mut Watch) -> Vec<Running> {
-    let lcores = plan.lcores.len() as u64;
-    let share =
-        |number: u64| args.packets.map(|packets| packets / lcores + u64::from(number < packets % lcores));
+    let budget = args.packets.map(|packets| Arc::new(Budget::new(packets, stop.clone())));
     let mut running = Vec::new();
-    for (number, (cpu, links)) in plan.lcores.into_iter().enumerate() {
+    for (cpu, links) in plan.lcores {
         let counters = Arc::<LcoreCounters>::default();
         watch.add_lcore(cpu, counters.clone());
-        let forwarder = Forwarder::new(args.mode, links, args.burst as usize, share(number as u64));
+        let forwarder = Forwarder::new(args.mode, links, args.burst as usize, budget.clone());
         let (idle, duration, stop) = (args.idle.into(), args.duration, stop.clone());
         let thread = thread::Builder::new().name(format!("lcore-{cpu}"));
         let body = move || {
-            let mut lcore = Lcore::pin(cpu)?.idle(idle).stop_on(stop.clone()).count_into(counters);
+            // However this lcore ends, by its duration, an error or a panic, the others end too.
+            let _ends_all = RaiseWhenDropped(stop.clone());
+            let mut lcore = Lcore::pin(cpu)?.idle(idle).stop_on(stop).count_into(counters);
             if let Some(duration) = duration {
                 lcore = lcore.duration(duration);
             }
-            let result = poll(lcore, forwarder, pool);
-            if result.is_err() {
-                stop.raise();
-            }
-            result
+            poll(lcore, forwarder, pool)
         };
         running.push(thread.spawn(body).expect("the process may start threads"));
     }
     running
 }
 
+/// Raises the flag when it goes out of scope, also while unwinding.
+struct RaiseWhenDropped(Stop);
+
+impl Drop for RaiseWhenDropped {
+    fn drop(&mut self) {
+        self.0.raise();
+    }
+}
+
 /// The life of an lcore: poll, then close its queues.
 fn poll(mut lcore: Lcore, mut forwarder: Forwarder, pool: &'static Mempool) -> Result<Closed, CoreError> {
     lcore = lcore.wait_on(forwarder.queues().filter_map(Queue::wait_fd));
-    if let Some(packets) = forwarder.packets() {
-        lcore = lcore.packets(packets);
-    }
     let mut cache = pool.cache()?;
     lcore.run_with(&mut cache, |cache| forwarder.poll(cache))?;
     let mut closed = Closed::default();

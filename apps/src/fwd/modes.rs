@@ -1,9 +1,12 @@
 //! The data path of the forwarding modes.
 
+use std::sync::Arc;
+
 use sheafio_core::Queue;
 use sheafio_mempool::{Burst, Frame, PoolCache};
 
 use super::{
+    budget::Budget,
     icmpecho,
     plan::{End, Link},
 };
@@ -15,23 +18,17 @@ pub(crate) struct Forwarder {
     links: Vec<Link>,
     burst: Burst,
     burst_limit: usize,
-    /// Packets that may still be received (txonly: sent).
-    left: u64,
-    packets: Option<u64>,
+    /// Packets that may still be received (txonly: sent), by all lcores.
+    budget: Option<Arc<Budget>>,
 }
 
 /// Length of a generated packet in bytes, without the FCS.
 const TX_LEN: usize = 64;
 
 impl Forwarder {
-    pub(crate) fn new(mode: Mode, links: Vec<Link>, burst_limit: usize, packets: Option<u64>) -> Self {
+    pub(crate) fn new(mode: Mode, links: Vec<Link>, burst_limit: usize, budget: Option<Arc<Budget>>) -> Self {
         let burst = Burst::with_limit(burst_limit);
-        Self { mode, links, burst, burst_limit, left: packets.unwrap_or(u64::MAX), packets }
-    }
-
-    /// The packet limit of this lcore.
-    pub(crate) fn packets(&self) -> Option<u64> {
-        self.packets
+        Self { mode, links, burst, burst_limit, budget }
     }
 
     /// All queues of this lcore.
@@ -59,31 +56,44 @@ impl Forwarder {
     /// Moves a burst over each link. Returns how many packets were received (txonly: sent).
     #[inline]
     pub(crate) fn poll(&mut self, cache: &mut PoolCache) -> usize {
+        let (mode, burst, budget, limit) =
+            (self.mode, &mut self.burst, self.budget.as_deref(), self.burst_limit);
         let mut work = 0;
         for link in &mut self.links {
-            let limit = self.left.min(self.burst_limit as u64);
-            self.burst.set_limit(limit as usize);
-            let moved = match (self.mode, link) {
-                (Mode::Txonly, Link::Alone(end)) => transmit(end, cache, &mut self.burst),
-                (mode, Link::Alone(end)) => {
-                    let received = end.queue.rx_burst(cache, &mut self.burst);
-                    answer(mode, end, cache, &mut self.burst);
-                    end.queue.tx_or_drop(cache, &mut self.burst);
+            work += match link {
+                Link::Pair([one, other]) => {
+                    within(budget, limit, burst, |burst| forward(mode, one, other, cache, burst))
+                        + within(budget, limit, burst, |burst| forward(mode, other, one, cache, burst))
+                }
+                Link::Alone(end) if mode == Mode::Txonly => {
+                    within(budget, limit, burst, |burst| transmit(end, cache, burst))
+                }
+                Link::Alone(end) => within(budget, limit, burst, |burst| {
+                    let received = end.queue.rx_burst(cache, burst);
+                    answer(mode, end, cache, burst);
+                    end.queue.tx_or_drop(cache, burst);
                     received
-                }
-                (mode, Link::Pair([one, other])) => {
-                    let there = forward(mode, one, other, cache, &mut self.burst);
-                    self.burst.set_limit(
-                        (limit as usize).min((self.left - there as u64).try_into().unwrap_or(usize::MAX)),
-                    );
-                    there + forward(mode, other, one, cache, &mut self.burst)
-                }
+                }),
             };
-            self.left -= moved as u64;
-            work += moved;
         }
         work
     }
+}
+
+/// Moves a burst, no larger than the budget allows.
+#[inline(always)]
+fn within(
+    budget: Option<&Budget>,
+    limit: usize,
+    burst: &mut Burst,
+    mut move_burst: impl FnMut(&mut Burst) -> usize,
+) -> usize {
+    let Some(budget) = budget else { return move_burst(burst) };
+    let claimed = budget.claim(limit);
+    burst.set_limit(claimed);
+    let moved = move_burst(burst);
+    budget.settle(claimed, moved);
+    moved
 }
 
 /// Receives from one end, changes the packets as the mode says, sends to the other end.
@@ -101,14 +111,14 @@ fn forward(mode: Mode, from: &mut End, to: &mut End, cache: &mut PoolCache, burs
 
 /// What goes back to the end it came from.
 #[inline]
-fn answer(mode: Mode, end: &mut End, cache: &mut PoolCache, burst: &mut Burst) {
+fn answer(mode: Mode, end: &End, cache: &mut PoolCache, burst: &mut Burst) {
     match mode {
         Mode::Mac => burst.iter_mut().for_each(|frame| set_macs(frame, end)),
         Mode::Macswap => burst.iter_mut().for_each(swap_macs),
         Mode::Rxonly => _ = cache.free_burst(burst),
         Mode::Icmpecho => {
-            let counters = end.queue.counters().clone();
-            burst.retain(cache, |frame| match icmpecho::answer(frame, end.mac) {
+            let (counters, mac) = (end.queue.counters(), end.mac);
+            burst.retain(cache, |frame| match icmpecho::answer(frame, mac) {
                 Ok(()) => true,
                 Err(reason) => {
                     counters.add_drops(reason, 1);

@@ -75,8 +75,19 @@ fn goes_back(mode: Mode) -> bool {
     matches!(mode, Mode::Icmpecho | Mode::Rxonly | Mode::Txonly)
 }
 
-/// Refuses ports that can't be paired, before anything is opened.
+/// Refuses ports that can't be paired and pools that would starve, before anything is opened.
 pub(crate) fn check(args: &FwdArgs) -> Result<(), Error> {
+    // Each queue needs a burst in its hands and one in its rings.
+    let queues: u64 = args.ports.iter().map(|port| u64::from(port.queues())).sum();
+    let least = 2 * queues * args.burst;
+    if args.frames > 0 && args.frames < least {
+        return Err(format!(
+            "--frames {} is too few for {queues} queue(s) with bursts of {}; allowed: at least 2 x queues x burst = \
+             {least}. Give more frames, or a smaller --burst",
+            args.frames, args.burst
+        )
+        .into());
+    }
     if goes_back(args.mode) {
         return Ok(());
     }

@@ -61,7 +61,7 @@ struct PortView {
     #[serde(skip)]
     tx_bps: f64,
     #[serde(skip)]
-    gone: bool,
+    trouble: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -185,7 +185,7 @@ impl WatchedPort {
             drops: drops.collect(),
             rx_bps: wire_bits(rx_pps, rate(totals.rx_bytes, last.rx_bytes)),
             tx_bps: wire_bits(tx_pps, rate(totals.tx_bytes, last.tx_bytes)),
-            gone: self.control.is_gone(),
+            trouble: self.control.trouble(),
         }
     }
 }
@@ -218,6 +218,7 @@ impl Ending {
             .map(|reason| totals.drops(*reason))
             .sum();
         let unexplained = match mode {
+            // Received packets end here, sent ones begin here: there is nothing to compare.
             Mode::Rxonly | Mode::Txonly => 0,
             _ => totals.rx_packets as i64 - totals.tx_packets as i64 - dropped as i64,
         };
@@ -256,34 +257,55 @@ fn some(frames: &[sheafio_mempool::FrameIndex]) -> String {
 /// Prints for people or for programs.
 pub(crate) struct Printer {
     json: bool,
+    /// What each port was in trouble with when it was last told.
+    told: Vec<Option<&'static str>>,
 }
 
 impl Printer {
     pub(crate) fn new(json: bool) -> Self {
-        Self { json }
+        Self { json, told: Vec::new() }
     }
 
     /// Says what was opened, for people.
-    pub(crate) fn start(&self, args: &FwdArgs, pool: &Mempool, ports: &[Port], cpus: &CpuList) {
+    pub(crate) fn start(
+        &self,
+        args: &FwdArgs,
+        pool: &Mempool,
+        ports: &[Port],
+        cpus: &CpuList,
+    ) -> io::Result<()> {
         if self.json {
-            return;
+            return Ok(());
         }
         let pages = if pool.pages() == Pages::Huge { "2 MiB hugepages" } else { "base pages" };
-        println!(
+        let mut out = io::stdout();
+        writeln!(
+            out,
             "fwd: mode {}, burst {}, CPUs {cpus}; pool: {} frames of {} bytes on {pages}, sheaves of {}",
             format!("{:?}", args.mode).to_lowercase(),
             args.burst,
             grouped(pool.frames().into()),
             pool.geometry().frame_bytes(),
             pool.sheaf_capacity(),
-        );
+        )?;
         for (number, port) in ports.iter().enumerate() {
-            println!("port {number}: {}: {}, {} queue(s)", port.name, port.mode, port.queues.len());
+            writeln!(out, "port {number}: {}: {}, {} queue(s)", port.name, port.mode, port.queues.len())?;
         }
+        Ok(())
     }
 
-    /// Prints a moment.
+    /// Prints a moment; trouble of a port once, when it begins and when it ends.
     pub(crate) fn print(&mut self, view: &View) -> io::Result<()> {
+        self.told.resize(view.ports.len(), None);
+        for (port, told) in view.ports.iter().zip(&mut self.told) {
+            match (port.trouble, std::mem::replace(told, port.trouble)) {
+                (Some(trouble), before) if before != Some(trouble) => {
+                    eprintln!("warning: {}: {trouble}", port.name);
+                }
+                (None, Some(_)) => eprintln!("{}: works again", port.name),
+                _ => {}
+            }
+        }
         let text =
             if self.json { serde_json::to_string(view).map_err(io::Error::other)? } else { table(view) };
         writeln!(io::stdout(), "{text}")
@@ -331,9 +353,6 @@ fn table(view: &View) -> String {
             drops.map(|(name, count)| format!("{name} {}", grouped(count.as_u64().unwrap_or(0)))).collect();
         if drops.is_empty() {
             drops.push("none".to_owned());
-        }
-        if port.gone {
-            drops.push("(device is gone)".to_owned());
         }
         let _ = writeln!(
             text,
@@ -424,7 +443,7 @@ mod tests {
                 drops: Map::from_iter([("tx_full".to_owned(), 0.into())]),
                 rx_bps: 0.0,
                 tx_bps: 0.0,
-                gone: false,
+                trouble: None,
             }],
             lcores: vec![LcoreView { cpu: 1, busy: 0.5, cycles_per_packet: 0.0 }],
             pool: PoolView { frames: 1, free: 1, in_flight: 0, retired: 0 },

@@ -1,14 +1,15 @@
-//! The real kernel behind the rings: two doorbells and an orderly end.
+//! The real kernel behind the rings: wake-up, kick, and an orderly end.
 
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, RawFd},
-    sync::{Arc, Weak},
+    sync::Arc,
 };
 
 use sheafio_core::{DropReason, QueueCounters};
 
 use super::{
+    interface::name_of,
     program::Attachment,
     queue::{Kernel, Wake},
     socket::Socket,
@@ -17,31 +18,32 @@ use super::{
 
 /// Linux, as seen by one bound socket.
 pub struct LinuxKernel {
-    /// Doorbells; held by this alone, but for moments in which the control plane reads statistics.
+    /// For wake-ups and kicks; held by this alone, but for moments in which the control plane reads statistics.
     socket: Option<Arc<Socket>>,
     attachment: Arc<Attachment>,
+    queue: u32,
+    interface: u32,
 }
 
 impl LinuxKernel {
-    pub(super) fn new(socket: Arc<Socket>, attachment: Arc<Attachment>) -> Self {
-        Self { socket: Some(socket), attachment }
-    }
-
-    /// For the control plane, which must not keep the socket open.
-    pub(super) fn socket(&self) -> Weak<Socket> {
-        self.socket.as_ref().map_or_else(Weak::new, Arc::downgrade)
+    pub(super) fn new(socket: Arc<Socket>, attachment: Arc<Attachment>, queue: u32, interface: u32) -> Self {
+        Self { socket: Some(socket), attachment, queue, interface }
     }
 }
 
 impl Kernel for LinuxKernel {
     #[inline]
     fn wake_rx(&mut self) -> Wake {
-        self.socket.as_ref().map_or(Wake::Gone, |socket| said(sys::wake_rx(socket.as_fd())))
+        self.socket
+            .as_ref()
+            .map_or(Wake::Gone, |socket| outcome(sys::wake_rx(socket.as_fd()), self.interface))
     }
 
     #[inline]
     fn kick_tx(&mut self) -> Wake {
-        self.socket.as_ref().map_or(Wake::Gone, |socket| said(sys::kick_tx(socket.as_fd())))
+        self.socket
+            .as_ref()
+            .map_or(Wake::Gone, |socket| outcome(sys::kick_tx(socket.as_fd()), self.interface))
     }
 
     fn sends_all_for_one_kick(&self) -> bool {
@@ -52,12 +54,17 @@ impl Kernel for LinuxKernel {
         self.socket.as_ref().map(|socket| socket.as_fd().as_raw_fd())
     }
 
-    fn detach(&mut self) {
-        self.attachment.detach();
+    fn detach(&mut self) -> bool {
+        self.attachment.detach(self.queue)
     }
 
-    fn rings_are_exact(&self) -> bool {
+    fn fill_ring_is_exact(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| !socket.zero_copy)
+    }
+
+    fn tx_ring_is_exact(&self) -> bool {
+        // The kernel that knows the budget is the one that publishes its index after each kick.
+        self.socket.as_ref().is_some_and(|socket| !socket.zero_copy && socket.sends_all)
     }
 
     fn count_drops(&self, counters: &QueueCounters) {
@@ -71,14 +78,14 @@ impl Kernel for LinuxKernel {
     }
 }
 
-/// What a doorbell's result means (net/xdp/xsk.c: xsk_sendmsg, xsk_recvmsg, xsk_generic_xmit).
-fn said(result: io::Result<()>) -> Wake {
+/// What the result of a wake-up or kick means (net/xdp/xsk.c: xsk_sendmsg, xsk_recvmsg, xsk_generic_xmit).
+fn outcome(result: io::Result<()>, interface: u32) -> Wake {
     let Err(error) = result else { return Wake::Done };
     match error.raw_os_error() {
+        // ENXIO: the socket was unbound because its device is gone; or the driver resets the queue.
+        Some(libc::ENXIO | libc::ENODEV) if name_of(interface).is_none() => Wake::Gone,
         // ENETDOWN: the link is down, and may come back. ENOBUFS, ENOMEM: out of socket buffers.
-        Some(libc::ENETDOWN | libc::ENOBUFS | libc::ENOMEM) => Wake::Later,
-        // ENXIO: the socket was unbound because its device is gone.
-        Some(libc::ENXIO | libc::ENODEV | libc::EBADF) => Wake::Gone,
+        Some(libc::ENXIO | libc::ENODEV | libc::ENETDOWN | libc::ENOBUFS | libc::ENOMEM) => Wake::Later,
         // EAGAIN: sent its 32 and has more, or the completion ring is full. EBUSY: the driver is at it.
         _ => Wake::Done,
     }
@@ -92,8 +99,8 @@ pub(super) fn count_drops(socket: &Socket, counters: &QueueCounters) {
         return;
     };
     let no_frame = if socket.zero_copy { 0 } else { rx_dropped.min(fill_empty) };
-    counters.set_drops(DropReason::RxNoFrame, no_frame);
-    counters.set_drops(DropReason::RxTooLarge, rx_dropped - no_frame);
-    counters.set_drops(DropReason::RxRingFull, rx_ring_full);
-    counters.set_drops(DropReason::TxInvalid, tx_invalid);
+    counters.raise_drops(DropReason::RxNoFrame, no_frame);
+    counters.raise_drops(DropReason::RxTooLarge, rx_dropped - no_frame);
+    counters.raise_drops(DropReason::RxRingFull, rx_ring_full);
+    counters.raise_drops(DropReason::TxInvalid, tx_invalid);
 }

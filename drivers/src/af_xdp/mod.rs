@@ -14,7 +14,10 @@ pub(crate) mod queue;
 mod socket;
 mod sys;
 
-use std::sync::{Arc, Weak};
+use std::{
+    os::fd::AsFd,
+    sync::{Arc, Weak},
+};
 
 use sheafio_core::{Queue, QueueCounters, interface_numa_node};
 use sheafio_mempool::Mempool;
@@ -22,7 +25,7 @@ use sheafio_mempool::Mempool;
 use self::{
     interface::Interface,
     kernel::LinuxKernel,
-    program::{Other, Program},
+    program::{Attachment, Other, Program},
     queue::XskQueue,
     socket::{Socket, Umem},
 };
@@ -124,7 +127,11 @@ pub struct AfXdpPort {
     warnings: Vec<String>,
     queues: Vec<Option<AfXdpQueue>>,
     statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
+    attachment: Weak<Attachment>,
 }
+
+/// Bytes before the payload that the MTU does not count (IEEE 802.3), without a VLAN tag.
+const ETHERNET_HEADER_BYTES: u32 = 14;
 
 /// Opens queue 0 of an interface with the defaults of [`Config`].
 ///
@@ -140,6 +147,7 @@ pub fn open(interface: &str, pool: &'static Mempool) -> Result<AfXdpPort, Driver
 /// # Errors
 /// Each [`DriverError`] names the interface, what was asked, what is possible and the remedy.
 pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Result<AfXdpPort, DriverError> {
+    check(interface, config)?;
     let missing = interface::missing_capabilities();
     if !missing.is_empty() {
         return Err(DriverError::Rights {
@@ -150,74 +158,110 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
     }
     let interface = Interface::lookup(interface)?;
     check_queues(&interface, config)?;
-    let mut warnings = warnings_of(&interface);
-    if let Some(other) = Other::on(&interface) {
-        let refused = other.refuse(&interface);
-        if !config.force || other.detach(&interface).is_err() {
-            return Err(refused);
-        }
-        warnings.push(format!("{}: took off the XDP program that was attached ({refused})", interface.name));
+    let mut warnings = warnings_of(&interface, pool.geometry().data_bytes());
+    if !config.force
+        && let Some(other) = Other::on(&interface)
+    {
+        return Err(other.refuse(&interface));
     }
 
     let program = Program::load(&interface, config.start + config.queues)?;
     let first = if config.mode == Mode::Auto { Mode::Native } else { config.mode };
-    let bound = bind(&interface, config, pool, &program, first);
-    let (sockets, attachment, mode) = match bound {
-        Ok((sockets, attachment)) => (sockets, attachment, first),
+    let (serving, mode) = match serve(&interface, config, pool, &program, first, &mut warnings) {
+        Ok(serving) => (serving, first),
         Err(error @ DriverError::Attach { .. }) if config.mode == Mode::Auto => {
             // Everything is made anew: sockets that were bound for native mode may be zero-copy.
             warnings.push(format!("{error}; goes on in generic mode, which is slower"));
-            let (sockets, attachment) = bind(&interface, config, pool, &program, Mode::Generic)?;
-            (sockets, attachment, Mode::Generic)
+            (serve(&interface, config, pool, &program, Mode::Generic, &mut warnings)?, Mode::Generic)
         }
         Err(error) => return Err(error),
     };
-    let attachment = Arc::new(attachment);
-    let zero_copy = sockets.iter().all(|(socket, _)| socket.zero_copy);
-    let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues).min(config.ring);
-    let (mut queues, mut statistics) = (Vec::new(), Vec::new());
-    for (socket, rings) in sockets {
-        let kernel = LinuxKernel::new(Arc::new(socket), attachment.clone());
-        let socket = kernel.socket();
-        let queue = XskQueue::new(pool, rings, kernel, fill);
-        statistics.push((socket, queue.counters().clone()));
-        queues.push(queue);
-    }
-    // The program is attached already; the sooner the fill rings have frames, the less is lost.
-    let mut cache = pool.cache()?;
-    for queue in &mut queues {
-        queue.refill(&mut cache);
-    }
-    drop(cache);
+    let Serving { queues, statistics, attachment, zero_copy } = serving;
     let queues = queues.into_iter().map(Some).collect();
-    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, statistics })
+    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, statistics, attachment })
 }
 
-/// Binds a socket to each queue, puts them into the program's map and attaches it.
-fn bind(
+/// The kernel's own name of an interface, which may be asked for by an alternative one.
+pub(crate) fn name_of(interface: &str) -> Option<String> {
+    Interface::lookup(interface).ok().map(|interface| interface.name)
+}
+
+/// Queues that get packets.
+struct Serving {
+    queues: Vec<AfXdpQueue>,
+    statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
+    attachment: Weak<Attachment>,
+    zero_copy: bool,
+}
+
+/// Binds a socket to each queue, fills the fill rings, puts the sockets into the program's map, and
+/// attaches it: so the first packet finds a frame. With `force`, a program that is in the way is taken
+/// off just before: not before the queues are known to be free. If a step fails, all is undone.
+fn serve(
     interface: &Interface,
     config: &Config,
     pool: &'static Mempool,
     program: &Program,
     mode: Mode,
-) -> Result<(Vec<(Socket, queue::Rings)>, program::Attachment), DriverError> {
+    warnings: &mut Vec<String>,
+) -> Result<Serving, DriverError> {
     // Generic mode reaches no zero-copy queue: its packets come from the kernel's own buffers.
     let copy = match (mode, config.copy) {
         (Mode::Generic, CopyMode::Auto) => CopyMode::Copy,
         (_, copy) => copy,
     };
-    let mut sockets: Vec<(Socket, queue::Rings)> = Vec::new();
-    for queue in config.start..config.start + config.queues {
+    let numbers = config.start..config.start + config.queues;
+    let mut sockets: Vec<(Arc<Socket>, queue::Rings)> = Vec::new();
+    for queue in numbers.clone() {
         let umem = sockets.first().map_or(Umem::Register, |(first, _)| Umem::Share(first));
-        let socket = Socket::open(interface, queue, pool.geometry(), &umem, config.ring, copy)?;
-        program.serve(queue, std::os::fd::AsFd::as_fd(&socket.0)).map_err(|error| DriverError::Load {
-            interface: interface.name.clone(),
-            reason: format!("queue {queue} can't be put into the map of sockets: {error}"),
-        })?;
-        sockets.push(socket);
+        let (socket, rings) = Socket::open(interface, queue, pool.geometry(), &umem, config.ring, copy)?;
+        sockets.push((Arc::new(socket), rings));
     }
-    let attachment = program.attach(interface, mode)?;
-    Ok((sockets, attachment))
+    let zero_copy = sockets.iter().all(|(socket, _)| socket.zero_copy);
+    let in_map = numbers.clone().zip(sockets.iter().map(|(socket, _)| socket.as_fd()));
+    let attachment = Arc::new(program.serve(interface, in_map)?);
+
+    let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues).min(config.ring);
+    let (mut queues, mut statistics) = (Vec::new(), Vec::new());
+    let mut cache = pool.cache()?;
+    for (number, (socket, rings)) in numbers.zip(sockets) {
+        let weak = Arc::downgrade(&socket);
+        let kernel = LinuxKernel::new(socket, attachment.clone(), number, interface.index);
+        let mut queue = XskQueue::new(pool, rings, kernel, fill);
+        queue.refill(&mut cache);
+        statistics.push((weak, queue.counters().clone()));
+        queues.push(queue);
+    }
+    drop(cache);
+
+    if config.force
+        && let Some(other) = Other::on(interface)
+    {
+        other.detach(interface).map_err(|_| other.refuse(interface))?;
+        warnings.push(format!("{}: took off XDP program {other}", interface.name));
+    }
+    program.attach(&attachment, interface, mode)?;
+    Ok(Serving { queues, statistics, attachment: Arc::downgrade(&attachment), zero_copy })
+}
+
+/// Refuses what no interface could do, before the kernel does so without a reason.
+fn check(interface: &str, config: &Config) -> Result<(), DriverError> {
+    let refuse = |problem: String, allowed: String| {
+        Err(DriverError::Spec { spec: interface.to_owned(), problem, allowed })
+    };
+    if !(1..=1024).contains(&config.queues) || config.start > 1023 {
+        let problem = format!("queues={}, start={} is not possible", config.queues, config.start);
+        return refuse(problem, "queues=1 to 1024, start=0 to 1023".to_owned());
+    }
+    let sizes = Config::RING_SIZES;
+    if !config.ring.is_power_of_two() || !sizes.contains(&config.ring) {
+        let allowed = format!("a power of two from {} to {}", sizes.start(), sizes.end());
+        return refuse(format!("ring={} is not possible", config.ring), allowed);
+    }
+    if config.fill == Some(0) {
+        return refuse("fill=0 is not possible".to_owned(), "1 or more frames".to_owned());
+    }
+    Ok(())
 }
 
 fn check_queues(interface: &Interface, config: &Config) -> Result<(), DriverError> {
@@ -235,13 +279,22 @@ fn check_queues(interface: &Interface, config: &Config) -> Result<(), DriverErro
     })
 }
 
-fn warnings_of(interface: &Interface) -> Vec<String> {
+fn warnings_of(interface: &Interface, data_bytes: u32) -> Vec<String> {
     let name = &interface.name;
     let mut warnings = Vec::new();
     if interface.has_default_route {
         warnings.push(format!(
             "{name}: the default route leads through this interface; the kernel (and a remote login) will get no \
              packet from the opened queues until this ends"
+        ));
+    }
+    let largest = interface.mtu + ETHERNET_HEADER_BYTES;
+    if largest > data_bytes {
+        warnings.push(format!(
+            "{name}: at MTU {} packets have up to {largest} bytes, but a frame holds {data_bytes}: larger ones are \
+             dropped (rx_too_large). Use frames of 4096 bytes (--frame-size 4096), or: ip link set dev {name} mtu {}",
+            interface.mtu,
+            data_bytes - ETHERNET_HEADER_BYTES
         ));
     }
     if !interface.is_up {
@@ -296,7 +349,11 @@ impl AfXdpPort {
                 .flatten()
                 .map(|queue| Box::new(queue) as Box<dyn Queue>)
                 .collect(),
-            control: Box::new(AfXdpControl { index: self.interface.index, statistics: self.statistics }),
+            control: Box::new(AfXdpControl {
+                index: self.interface.index,
+                statistics: self.statistics,
+                attachment: self.attachment,
+            }),
         }
     }
 }
@@ -305,6 +362,7 @@ impl AfXdpPort {
 struct AfXdpControl {
     index: u32,
     statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
+    attachment: Weak<Attachment>,
 }
 
 impl Control for AfXdpControl {
@@ -316,7 +374,11 @@ impl Control for AfXdpControl {
         }
     }
 
-    fn is_gone(&self) -> bool {
-        interface::name_of(self.index).is_none()
+    fn trouble(&self) -> Option<&'static str> {
+        if interface::name_of(self.index).is_none() {
+            return Some("the device is gone");
+        }
+        let taken_off = self.attachment.upgrade().is_some_and(|attachment| !attachment.is_attached());
+        taken_off.then_some("another program took our XDP program off: no packets come any more")
     }
 }

@@ -11,7 +11,7 @@ use std::{
     sync::Mutex,
 };
 
-use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, PrintLevel, set_print};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, set_print};
 use libbpf_sys as sys;
 
 use super::{Mode, interface::Interface, sys::wait_for_programs_to_end};
@@ -32,9 +32,17 @@ pub(super) struct Program {
     object: Object,
 }
 
-/// A program that is attached to an interface; detached when dropped.
+/// What a port's queues share: the map of sockets, and the link by which the program is attached. The
+/// program is taken off with the last queue, or when this is dropped.
 pub(super) struct Attachment {
-    link: Mutex<Option<OwnedFd>>,
+    sockets: MapHandle,
+    state: Mutex<Attached>,
+}
+
+struct Attached {
+    link: Option<OwnedFd>,
+    /// Queues that are in the map.
+    queues: Vec<u32>,
 }
 
 /// Another program on an interface.
@@ -64,14 +72,33 @@ impl Program {
         })
     }
 
-    /// Makes packets of a queue go to a socket.
-    pub(super) fn serve(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), libbpf_rs::Error> {
+    /// Puts sockets into the map, by their queues: packets of a queue will go to its socket.
+    pub(super) fn serve<'a>(
+        &self,
+        interface: &Interface,
+        mut sockets: impl Iterator<Item = (u32, BorrowedFd<'a>)>,
+    ) -> Result<Attachment, DriverError> {
         let map = self.object.maps().find(|map| map.name() == "xsks").expect("xdp.bpf.c defines xsks");
-        map.update(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+        let mut queues = Vec::new();
+        let put = |(queue, socket): (u32, BorrowedFd<'_>)| {
+            queues.push(queue);
+            map.update(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+        };
+        let map = sockets.try_for_each(put).and_then(|()| MapHandle::try_from(&map));
+        let sockets = map.map_err(|error| DriverError::Load {
+            interface: interface.name.clone(),
+            reason: format!("a socket can't be put into the map: {error}"),
+        })?;
+        Ok(Attachment { sockets, state: Mutex::new(Attached { link: None, queues }) })
     }
 
     /// Attaches the program. Mode `Auto` is for the caller to resolve.
-    pub(super) fn attach(&self, interface: &Interface, mode: Mode) -> Result<Attachment, DriverError> {
+    pub(super) fn attach(
+        &self,
+        to: &Attachment,
+        interface: &Interface,
+        mode: Mode,
+    ) -> Result<(), DriverError> {
         let program = self.object.progs().next().expect("xdp.bpf.c defines a program");
         let program = program.as_fd();
         let mut options = sys::bpf_link_create_opts {
@@ -88,7 +115,8 @@ impl Program {
             Ok(fd) => {
                 // SAFETY: the descriptor is new and nobody else's.
                 let link = unsafe { OwnedFd::from_raw_fd(fd) };
-                Ok(Attachment { link: Mutex::new(Some(link)) })
+                to.state.lock().expect("no panic under this lock").link = Some(link);
+                Ok(())
             }
             Err(error) => Err(why_not(interface, program, mode, &error)),
         }
@@ -96,21 +124,51 @@ impl Program {
 }
 
 impl Attachment {
-    /// Takes the program off and waits until no CPU runs it any more. Doing it again does nothing.
-    pub(super) fn detach(&self) {
-        let link = self.link.lock().expect("no panic under this lock").take();
-        if let Some(link) = link {
-            // SAFETY: the descriptor is a link's. That it is gone already is no error.
-            unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
-            drop(link);
-            wait_for_programs_to_end();
+    /// Takes a queue out of the map, and the program off with the last one; then waits until no CPU
+    /// runs the program as it was before. Returns whether that is certain.
+    pub(super) fn detach(&self, queue: u32) -> bool {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        state.queues.retain(|served| *served != queue);
+        // That the entry is gone already, as after the device, is no error.
+        let _ = self.sockets.delete(&queue.to_ne_bytes());
+        if state.queues.is_empty() {
+            state.take_off();
         }
+        // Outside of the lock would do, but another queue's wait is this one's too.
+        wait_for_programs_to_end()
+    }
+}
+
+impl Attached {
+    fn take_off(&mut self) {
+        if let Some(link) = self.link.take() {
+            // SAFETY: the descriptor is a link's. That it is detached already is no error.
+            unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
+        }
+    }
+}
+
+impl Attachment {
+    /// Whether the program is still on the interface; another process may take it off. A link that
+    /// was taken off, or whose interface is gone, tells interface 0.
+    pub(super) fn is_attached(&self) -> bool {
+        let state = self.state.lock().expect("no panic under this lock");
+        state.link.as_ref().and_then(|link| link_info(link.as_fd())).is_some_and(|info| {
+            // SAFETY: the link was made as one of type XDP, so this is the union's member.
+            unsafe { info.__bindgen_anon_1.xdp.ifindex != 0 }
+        })
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        self.detach();
+        self.state.get_mut().expect("no panic under this lock").take_off();
+    }
+}
+
+impl std::fmt::Display for Other {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "'{}' (id {})", self.name, self.id)
     }
 }
 
@@ -146,7 +204,7 @@ impl Other {
         };
         DriverError::Attached {
             interface: interface.name.clone(),
-            program: format!("'{}' (id {})", self.name, self.id),
+            program: self.to_string(),
             mode: if self.generic { "generic" } else { "native" },
             remedy,
         }
@@ -197,11 +255,17 @@ fn why_not(interface: &Interface, program: BorrowedFd<'_>, mode: Mode, error: &i
     }
     let (at, flags) = (interface.index as i32, flag(mode));
     let said = with_libbpf_quiet(|| {
-        // SAFETY: no options are given.
+        // SAFETY: the options are a valid struct of the size that they state.
         unsafe {
             let once = flags | sys::XDP_FLAGS_UPDATE_IF_NOEXIST;
             if sys::bpf_xdp_attach(at, program.as_raw_fd(), once, std::ptr::null()) == 0 {
-                sys::bpf_xdp_detach(at, flags, std::ptr::null());
+                // Only if it is still ours.
+                let ours = sys::bpf_xdp_attach_opts {
+                    sz: mem::size_of::<sys::bpf_xdp_attach_opts>() as sys::size_t,
+                    old_prog_fd: program.as_raw_fd(),
+                    ..Default::default()
+                };
+                sys::bpf_xdp_detach(at, flags, &raw const ours);
             }
         }
         Err::<(), ()>(())
@@ -243,21 +307,29 @@ fn program_name(id: u32) -> Option<String> {
     }
 }
 
+/// What the kernel says of a link.
+fn link_info(link: BorrowedFd<'_>) -> Option<sys::bpf_link_info> {
+    // SAFETY: all zeroes is a valid bpf_link_info, of which the kernel writes at most `len` bytes.
+    unsafe {
+        let mut info: sys::bpf_link_info = mem::zeroed();
+        let mut len = mem::size_of_val(&info) as u32;
+        check(sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut len)).ok()?;
+        Some(info)
+    }
+}
+
 /// The link by which a program is attached to an interface, with its id.
 fn link_of(program: u32, interface: u32) -> Option<(u32, OwnedFd)> {
     let mut id = 0;
     loop {
-        // SAFETY: the kernel writes the next id. The descriptor is new and nobody else's; all zeroes
-        // is a valid bpf_link_info, of which the kernel writes at most `len` bytes, and the union
-        // member is the one that the type says.
+        // SAFETY: the kernel writes the next id. The descriptor is new and nobody else's, and the
+        // union member is the one that the type says.
         unsafe {
             check(sys::bpf_link_get_next_id(id, &raw mut id)).ok()?;
             let Ok(fd) = check(sys::bpf_link_get_fd_by_id(id)) else { continue }; // Gone meanwhile.
             let fd = OwnedFd::from_raw_fd(fd);
-            let mut info: sys::bpf_link_info = mem::zeroed();
-            let mut len = mem::size_of_val(&info) as u32;
-            let got = check(sys::bpf_link_get_info_by_fd(fd.as_raw_fd(), &raw mut info, &raw mut len));
-            let is_xdp = got.is_ok() && info.type_ == sys::BPF_LINK_TYPE_XDP;
+            let Some(info) = link_info(fd.as_fd()) else { continue };
+            let is_xdp = info.type_ == sys::BPF_LINK_TYPE_XDP;
             if is_xdp && info.prog_id == program && info.__bindgen_anon_1.xdp.ifindex == interface {
                 return Some((id, fd));
             }

@@ -1,7 +1,7 @@
 //! The data path of AF_XDP: four rings, one pool cache, and a kernel to wake.
 //!
 //! Owns: this process's side of a queue's rings, and the frames that lie in them. Never does:
-//! allocate, lock, or make a system call but the two doorbells. Invariant: frames with the kernel =
+//! allocate, lock, or make a system call but to wake and to kick. Invariant: frames with the kernel =
 //! `with_rx` + `with_tx`; each was taken from the pool and comes back once, or is retired.
 //!
 //! It is generic over the kernel: `kernel.rs` is the real one, `sim` plays it over heap memory, so
@@ -37,7 +37,7 @@ pub(crate) struct Desc {
 
 const _: () = assert!(size_of::<Desc>() == size_of::<libc::xdp_desc>() && size_of::<Desc>() == 16);
 
-/// What a doorbell says.
+/// What the kernel says to a wake-up or kick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The kernel did what it could; it may have more to do.
@@ -65,11 +65,15 @@ pub trait Kernel: Send {
     fn sends_all_for_one_kick(&self) -> bool;
     /// A descriptor for poll(2).
     fn wait_fd(&self) -> Option<RawFd>;
-    /// Makes the device stop giving packets to this queue, for good.
-    fn detach(&mut self);
-    /// Whether the rings tell exactly what the kernel holds once it is detached. A driver in
-    /// zero-copy mode goes on taking frames from the fill ring until the socket is closed.
-    fn rings_are_exact(&self) -> bool;
+    /// Makes the device stop giving packets to this queue, for good. Returns whether it is certain
+    /// that none is on its way any more.
+    fn detach(&mut self) -> bool;
+    /// Whether the fill ring tells exactly which frames the kernel has taken, once it is detached. A
+    /// driver in zero-copy mode goes on taking frames until the socket is closed.
+    fn fill_ring_is_exact(&self) -> bool;
+    /// Whether the TX ring tells exactly which packets the kernel has taken. Before Linux 6.17 copy
+    /// mode publishes its index only when it has come to the end of the ring.
+    fn tx_ring_is_exact(&self) -> bool;
     /// Reads the kernel's own drop counts into ours.
     fn count_drops(&self, counters: &QueueCounters);
     /// Lets go of the device, after the rings' memory.
@@ -100,10 +104,10 @@ impl Rings {
 const REFILL_BATCH: u32 = 32;
 /// Completions reclaimed in one burst, at most: what two sheaves can take in one exchange.
 const RECLAIM_BATCH: usize = 128;
-/// Under load, a kick waits until this many packets are queued, so that one system call sends them;
-/// but at most `POSTPONE_POLLS` polls.
+/// Under load, a kick waits until this many packets are queued, so that one system call sends them.
 const KICK_BATCH: u32 = 128;
-const POSTPONE_POLLS: u32 = 3;
+/// How many calls of `rx_burst` and `tx_burst` may go by meanwhile.
+const POSTPONE_CALLS: u32 = 8;
 /// Polls without a kick after the kernel said [`Wake::Later`].
 const BACKOFF_POLLS: u32 = 100;
 /// How long closing waits for the kernel to send what is queued, in total and without progress.
@@ -120,6 +124,7 @@ pub struct XskQueue<K: Kernel> {
     geometry: Geometry,
     counters: Arc<QueueCounters>,
     kernel: K,
+    pool: &'static Mempool,
     /// Frames on the receive side: in the fill ring, with the kernel, in the RX ring.
     with_rx: u32,
     /// Frames on the send side: in the TX ring, with the kernel, in the completion ring.
@@ -130,12 +135,15 @@ pub struct XskQueue<K: Kernel> {
     tx_waits: bool,
     /// Packets for which a kick is worth its system call.
     kick_batch: u32,
-    /// Polls for which the kick may still be postponed: above 0 only while bursts come full.
+    /// Calls for which the kick may still be postponed: above 0 only while bursts come full.
     postpone: u32,
     gone: bool,
-    backoff: u32,
+    /// Kicks, and wake-ups, that are left out after the kernel said [`Wake::Later`].
+    kick_backoff: u32,
+    wake_backoff: u32,
     // Cold.
-    pool: &'static Mempool,
+    /// Frames whose descriptors could not be trusted.
+    lost: u32,
     closed: Option<Closed>,
 }
 
@@ -160,8 +168,10 @@ impl<K: Kernel> XskQueue<K> {
             kick_batch,
             postpone: 0,
             gone: false,
-            backoff: 0,
+            kick_backoff: 0,
+            wake_backoff: 0,
             pool,
+            lost: 0,
             closed: None,
         }
     }
@@ -202,13 +212,14 @@ impl<K: Kernel> XskQueue<K> {
                 bytes += u64::from(desc.len);
             }
         });
+        if available == 0 {
+            return 0;
+        }
         self.rx.release();
         // SAFETY: the first `received` spare entries were written just above.
         unsafe { burst.commit(received) };
-        self.with_rx -= received as u32;
-        if received > 0 {
-            self.counters.add_rx(received as u64, bytes);
-        }
+        self.with_rx -= available as u32;
+        self.counters.add_rx(received as u64, bytes);
         if received < available {
             self.count_invalid(available - received);
         }
@@ -225,9 +236,9 @@ impl<K: Kernel> XskQueue<K> {
         if count == 0 {
             return;
         }
-        let mut addrs = 0;
-        self.completion.peek_each(count, |_, addr| addrs |= addr);
-        assert!(self.geometry.contains(addrs), "the kernel completed a frame that is not in the UMEM");
+        let mut last = 0;
+        self.completion.peek_each(count, |_, addr| last = addr.max(last));
+        assert!(last < self.geometry.umem_bytes(), "the kernel completed a frame that is not in the UMEM");
         let (completion, geometry) = (&mut self.completion, &self.geometry);
         // SAFETY: the frames were sent by this queue and are complete: ours again, each once. Every
         // slot is written. The address comes back as sent; its frame is the chunk it lies in.
@@ -243,61 +254,106 @@ impl<K: Kernel> XskQueue<K> {
     }
 
     /// Moves packets from the burst to the TX ring, as many as it has room for.
-    #[inline(always)]
-    fn send(&mut self, burst: &mut Burst) -> usize {
+    #[inline]
+    fn send(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
         let count = self.tx.free(burst.len());
         let geometry = &self.geometry;
-        let (mut addrs, mut bytes) = (0, 0);
+        let (mut addrs, mut bytes, mut shortest) = (0, 0, usize::MAX);
         self.tx.write_each(count, |at| {
             let frame = &burst[at];
             let addr = geometry.addr(frame);
             addrs |= addr;
             bytes += frame.len() as u64;
+            shortest = shortest.min(frame.len());
             Desc { addr, len: frame.len() as u32, options: u32::from(frame.continues()) }
         });
         if !geometry.contains(addrs) {
             self.tx.unwrite(count);
             panic!("a frame of another pool was given to tx_burst; open the port with the frame's own pool");
         }
+        if shortest == 0 {
+            // The kernel would refuse the descriptor and never complete it.
+            self.tx.unwrite(count);
+            self.drop_empty(cache, burst);
+            return self.send(cache, burst);
+        }
         self.tx.publish();
         burst.forget_front(count);
         self.with_tx += count as u32;
+        self.tx_waits |= count > 0;
         self.counters.add_tx(count as u64, bytes);
         count
     }
 
-    /// Kicks the kernel if it wants to be. A flag that was raised just after we looked is seen by
-    /// the next call, which comes because `tx_waits` stays true until the ring is empty; so a
-    /// doorbell that was skipped is never lost.
+    /// Wakes the kernel if it waits for frames in the fill ring.
     #[inline(always)]
-    fn doorbell(&mut self) {
+    fn wake(&mut self) {
+        if !self.fill.needs_wakeup() || self.gone {
+            return;
+        }
+        if self.wake_backoff > 0 {
+            self.wake_backoff -= 1;
+            return;
+        }
+        match self.kernel.wake_rx() {
+            Wake::Done => {}
+            Wake::Later => self.wake_backoff = BACKOFF_POLLS,
+            Wake::Gone => self.gone = true,
+        }
+    }
+
+    /// Kicks the kernel if it wants to be. A flag that was raised just after we looked is seen by
+    /// the next call, which comes because `tx_waits` stays true until the ring is empty; so a kick
+    /// that was left out is never lost.
+    #[inline(always)]
+    fn kick(&mut self) {
         if self.gone {
             return;
         }
-        if self.backoff > 0 {
-            self.backoff -= 1;
+        if self.kick_backoff > 0 {
+            self.kick_backoff -= 1;
             return;
         }
         if self.tx.needs_wakeup() {
-            let wake = self.kernel.kick_tx();
-            self.heed(wake);
+            match self.kernel.kick_tx() {
+                Wake::Done => {}
+                Wake::Later => self.kick_backoff = BACKOFF_POLLS,
+                Wake::Gone => self.gone = true,
+            }
         }
         self.tx_waits = self.tx.unconsumed() > 0;
     }
 
+    /// Whether a kick should wait for more packets to share it.
     #[inline(always)]
-    fn heed(&mut self, wake: Wake) {
-        match wake {
-            Wake::Done => {}
-            Wake::Later => self.backoff = BACKOFF_POLLS,
-            Wake::Gone => self.gone = true,
-        }
+    fn postpones(&mut self) -> bool {
+        let postpones = self.postpone > 0 && self.tx.unconsumed() < self.kick_batch;
+        self.postpone = if postpones { self.postpone - 1 } else { 0 };
+        postpones
+    }
+
+    /// A cache of another pool would give one frame two owners.
+    #[inline(always)]
+    fn check_pool(&self, cache: &PoolCache) {
+        assert!(
+            std::ptr::eq(cache.pool(), self.pool),
+            "a pool cache of another pool was given to this queue"
+        );
     }
 
     /// A frame whose descriptor can't be trusted is not touched again.
     #[cold]
     fn count_invalid(&mut self, packets: usize) {
+        self.lost += packets as u32;
         self.counters.add_drops(DropReason::RxInvalid, packets as u64);
+    }
+
+    /// Frees packets without bytes.
+    #[cold]
+    fn drop_empty(&mut self, cache: &mut PoolCache, burst: &mut Burst) {
+        let before = burst.len();
+        burst.retain(cache, |frame| !frame.is_empty());
+        self.counters.add_drops(DropReason::TxEmpty, (before - burst.len()) as u64);
     }
 
     /// Frees what can't be sent any more.
@@ -320,8 +376,8 @@ impl<K: Kernel> XskQueue<K> {
             let before = (self.with_tx, self.tx.unconsumed());
             self.gone |= !self.kernel.tick(false);
             self.reclaim(cache);
-            self.backoff = 0;
-            self.doorbell();
+            self.kick_backoff = 0;
+            self.kick();
             if (self.with_tx, self.tx.unconsumed()) == before {
                 std::thread::sleep(Duration::from_micros(100));
             } else {
@@ -344,31 +400,42 @@ impl<K: Kernel> XskQueue<K> {
         self.counters.add_drops(DropReason::RxUnread, unread);
     }
 
-    /// Takes back what lies in the rings for a kernel that has stopped.
-    fn take_back(&mut self, cache: &mut PoolCache) {
-        let geometry = self.geometry;
-        let (mut filled, mut unsent) = (0, 0);
-        // SAFETY: the queue is detached and its rings are exact: nothing makes the kernel read them
-        // any more. The frames were put there by this queue, and each is given back once.
+    /// Takes the frames back that lie in the fill ring.
+    fn take_back_filled(&mut self, cache: &mut PoolCache) {
+        let (geometry, mut frames) = (self.geometry, 0);
+        // SAFETY: the queue is detached, no packet is on its way, and the ring is exact: nothing makes
+        // the kernel read it any more. This queue put the frames there; each is given back once.
         unsafe {
             self.fill.take_back(|addr| {
                 cache.give(&[geometry.index_of(addr)]);
-                filled += 1;
-            });
-            self.tx.take_back(|desc| {
-                cache.give(&[geometry.index_of(desc.addr)]);
-                unsent += 1;
+                frames += 1;
             });
         }
-        self.with_rx -= filled;
-        self.with_tx -= unsent;
-        self.counters.add_drops(DropReason::TxUnsent, u64::from(unsent));
+        assert!(frames <= self.with_rx, "the fill ring gave back {frames} frames of {}", self.with_rx);
+        self.with_rx -= frames;
+    }
+
+    /// Takes the packets back that lie in the TX ring.
+    fn take_back_unsent(&mut self, cache: &mut PoolCache) {
+        let (geometry, mut packets) = (self.geometry, 0);
+        // SAFETY: the ring is exact, and the kernel reads it only when it is kicked, which this thread
+        // does no more. This queue put the frames there; each is given back once.
+        unsafe {
+            self.tx.take_back(|desc| {
+                cache.give(&[geometry.index_of(desc.addr)]);
+                packets += 1;
+            });
+        }
+        assert!(packets <= self.with_tx, "the TX ring gave back {packets} packets of {}", self.with_tx);
+        self.with_tx -= packets;
+        self.counters.add_drops(DropReason::TxUnsent, u64::from(packets));
     }
 }
 
 impl<K: Kernel> Queue for XskQueue<K> {
     #[inline]
     fn rx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
+        self.check_pool(cache);
         self.gone |= !self.kernel.tick(true);
         // 1. Refill the fill ring.
         self.refill(cache);
@@ -376,25 +443,20 @@ impl<K: Kernel> Queue for XskQueue<K> {
         let room = burst.room();
         let received = self.receive(burst);
         // 3. Wake the kernel if it asks: for the fill ring, and for packets that wait to be sent.
-        if self.fill.needs_wakeup() && !self.gone {
-            let wake = self.kernel.wake_rx();
-            self.heed(wake);
-        }
-        if self.tx_waits {
-            if received == room && self.postpone > 0 {
-                self.postpone -= 1;
-            } else {
-                self.postpone = 0;
-                self.doorbell();
-            }
-        } else {
-            self.postpone = if received == room { POSTPONE_POLLS } else { 0 };
+        self.wake();
+        let is_full = room > 0 && received == room;
+        if !self.tx_waits {
+            self.postpone = if is_full { POSTPONE_CALLS } else { 0 };
+        } else if !is_full || !self.postpones() {
+            self.postpone = 0;
+            self.kick();
         }
         received
     }
 
     #[inline]
     fn tx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
+        self.check_pool(cache);
         self.gone |= !self.kernel.tick(false);
         // 1. Reclaim completions in bulk.
         self.reclaim(cache);
@@ -402,13 +464,11 @@ impl<K: Kernel> Queue for XskQueue<K> {
             return self.drop_burst(cache, burst);
         }
         // 2. Send.
-        let sent = if burst.is_empty() { 0 } else { self.send(burst) };
+        let sent = if burst.is_empty() { 0 } else { self.send(cache, burst) };
         // 3. Kick, unless full bursts come in and the next one will make this kick worth more.
-        if sent > 0 && self.postpone > 0 && self.tx.unconsumed() < self.kick_batch {
-            self.tx_waits = true;
-        } else if sent > 0 || self.tx_waits {
+        if self.tx_waits && (sent == 0 || !self.postpones()) {
             self.postpone = 0;
-            self.doorbell();
+            self.kick();
         }
         sent
     }
@@ -422,20 +482,25 @@ impl<K: Kernel> Queue for XskQueue<K> {
     }
 
     fn close(&mut self, cache: &mut PoolCache) -> Closed {
+        self.check_pool(cache);
         if let Some(closed) = self.closed {
             return closed;
         }
-        let held = self.frames_held();
-        self.kernel.detach();
+        let held = self.frames_held() + u64::from(self.lost);
+        // Drained first: taking the program off resets the TX rings of some drivers.
         self.drain(cache);
+        let is_quiet = self.kernel.detach();
         self.drop_unread(cache);
-        if self.kernel.rings_are_exact() {
-            self.take_back(cache);
+        if is_quiet && self.kernel.fill_ring_is_exact() {
+            self.take_back_filled(cache);
+        }
+        if self.kernel.tx_ring_is_exact() {
+            self.take_back_unsent(cache);
         }
         self.kernel.count_drops(&self.counters);
 
         // What is left is with the kernel, which lets go of it some time after the socket is closed.
-        let retired = self.frames_held();
+        let retired = self.frames_held() + u64::from(self.lost);
         cache.retire(retired as usize);
         let rings = Rings::on_heap([1; 4], 0);
         self.rx = Consumer::new(rings.rx);
@@ -443,7 +508,7 @@ impl<K: Kernel> Queue for XskQueue<K> {
         self.tx = Producer::new(rings.tx);
         self.completion = Consumer::new(rings.completion);
         self.kernel.shut();
-        (self.with_rx, self.with_tx, self.fill_target) = (0, 0, 0);
+        (self.with_rx, self.with_tx, self.lost, self.fill_target) = (0, 0, 0, 0);
         (self.gone, self.tx_waits) = (true, false);
         let closed = Closed { returned: held - retired, retired };
         self.closed = Some(closed);
@@ -457,7 +522,7 @@ impl<K: Kernel> Drop for XskQueue<K> {
             // A pool that has no cache left loses the frames: they stay in flight in the census.
             match self.pool.cache() {
                 Ok(mut cache) => drop(self.close(&mut cache)),
-                Err(_) => self.kernel.detach(),
+                Err(_) => _ = self.kernel.detach(),
             }
         }
     }

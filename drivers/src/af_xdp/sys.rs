@@ -139,14 +139,12 @@ pub(super) fn kick_tx(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Waits until every CPU has left the code that it ran in the kernel when this was called
 /// (membarrier(2), MEMBARRIER_CMD_GLOBAL: an RCU grace period). Afterwards no XDP program that was
-/// detached before is still running.
-pub(super) fn wait_for_programs_to_end() {
+/// detached before is still running. Returns whether the kernel did so: it refuses on machines with
+/// nohz_full CPUs.
+pub(super) fn wait_for_programs_to_end() -> bool {
     const MEMBARRIER_CMD_GLOBAL: i32 = 1;
     // SAFETY: membarrier takes no pointer.
-    if unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } < 0 {
-        // Refused on machines with nohz_full CPUs; a grace period takes milliseconds there too.
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }
 }
 
 /// What the process may lock in memory, in bytes (RLIMIT_MEMLOCK).

@@ -1,7 +1,7 @@
 //! The simulated kernel: the other side of the four rings.
 //!
 //! Owns: the kernel's views of the rings and the frames it has taken. Never does: run by itself; it
-//! works when the queue polls (`tick`) or rings a doorbell. Invariant: as in the real one, a frame
+//! works when the queue polls (`tick`) or wakes or kicks it. Invariant: as in the real one, a frame
 //! from the fill ring ends in the RX ring, one from the TX ring in the completion ring.
 
 use std::{
@@ -178,15 +178,22 @@ impl SimKernel {
 
 impl Kernel for SimKernel {
     fn wake_rx(&mut self) -> Wake {
+        let mut wire = self.wire.lock().expect("no panic under this lock");
+        wire.statistics.system_calls += 1;
+        if self.removed {
+            return Wake::Gone;
+        }
+        if wire.is_down {
+            return Wake::Later; // As ENETDOWN.
+        }
         self.fill_woken = true;
-        self.wire.lock().expect("no panic under this lock").statistics.doorbells += 1;
-        if self.removed { Wake::Gone } else { Wake::Done }
+        Wake::Done
     }
 
     fn kick_tx(&mut self) -> Wake {
         let wire = self.wire.clone();
         let mut wire = wire.lock().expect("no panic under this lock");
-        wire.statistics.doorbells += 1;
+        wire.statistics.system_calls += 1;
         if self.removed {
             return Wake::Gone;
         }
@@ -232,11 +239,16 @@ impl Kernel for SimKernel {
         None
     }
 
-    fn detach(&mut self) {
+    fn detach(&mut self) -> bool {
         self.attached = false;
+        true
     }
 
-    fn rings_are_exact(&self) -> bool {
+    fn fill_ring_is_exact(&self) -> bool {
+        true
+    }
+
+    fn tx_ring_is_exact(&self) -> bool {
         true
     }
 

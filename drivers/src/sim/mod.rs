@@ -90,11 +90,28 @@ pub struct SimPort {
     counters: Vec<Arc<QueueCounters>>,
 }
 
+/// Refuses what can't be played.
+fn check(name: &str, config: &Config, pool: &Mempool) -> Result<(), DriverError> {
+    let most = pool.geometry().data_bytes();
+    let (problem, allowed) = match config {
+        Config { queues: 0, .. } => ("queues=0 is not possible".to_owned(), "1 or more".to_owned()),
+        Config { ring, .. } if !ring.is_power_of_two() => {
+            (format!("ring={ring} is not possible"), "a power of two".to_owned())
+        }
+        Config { len_bytes, .. } if !(60..=most).contains(len_bytes) => {
+            (format!("len={len_bytes} is not possible"), format!("60 to {most} bytes, what a frame holds"))
+        }
+        _ => return Ok(()),
+    };
+    Err(DriverError::Spec { spec: format!("sim:{name}"), problem, allowed })
+}
+
 /// Opens a sim port.
 ///
 /// # Errors
-/// If the pool has no cache left to fill the rings with.
+/// If the configuration is not possible, or the pool has no cache left to fill the rings with.
 pub fn open(name: &str, config: &Config, pool: &'static Mempool) -> Result<SimPort, DriverError> {
+    check(name, config, pool)?;
     let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues).min(config.ring);
     let (mut queues, mut wires, mut counters) = (Vec::new(), Vec::new(), Vec::new());
     let mut cache = pool.cache()?;
@@ -163,8 +180,9 @@ impl Control for SimControl {
         }
     }
 
-    fn is_gone(&self) -> bool {
-        self.wires.iter().any(|wire| wire.lock().expect("no panic under this lock").is_removed)
+    fn trouble(&self) -> Option<&'static str> {
+        let is_removed = |wire: &Arc<Mutex<Wire>>| wire.lock().expect("no panic under this lock").is_removed;
+        self.wires.iter().any(is_removed).then_some("the device is gone")
     }
 }
 

@@ -39,16 +39,16 @@ pub struct SimStatistics {
     pub rx_too_large: u64,
     /// TX descriptors that were no packet.
     pub tx_invalid: u64,
-    /// How often the doorbells were rung.
-    pub doorbells: u64,
+    /// How often the kernel was woken or kicked.
+    pub system_calls: u64,
 }
 
 impl SimStatistics {
     pub(super) fn count_drops(&self, counters: &QueueCounters) {
-        counters.set_drops(DropReason::RxNoFrame, self.rx_no_frame);
-        counters.set_drops(DropReason::RxRingFull, self.rx_ring_full);
-        counters.set_drops(DropReason::RxTooLarge, self.rx_too_large);
-        counters.set_drops(DropReason::TxInvalid, self.tx_invalid);
+        counters.raise_drops(DropReason::RxNoFrame, self.rx_no_frame);
+        counters.raise_drops(DropReason::RxRingFull, self.rx_ring_full);
+        counters.raise_drops(DropReason::RxTooLarge, self.rx_too_large);
+        counters.raise_drops(DropReason::TxInvalid, self.tx_invalid);
     }
 }
 
