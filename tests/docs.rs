@@ -38,7 +38,10 @@ fn paths_in(text: &str) -> Vec<String> {
             let is_full =
                 root().join(quoted.split('/').next().unwrap_or_default()).is_dir() && quoted.contains('/');
             let path = if is_full { quoted.to_owned() } else { format!("{folder}{quoted}") };
-            if let Some((parent, _)) = path.rsplit_once('/') {
+            // The folder of the first path is what the others of its line stand in.
+            if folder.is_empty()
+                && let Some((parent, _)) = path.rsplit_once('/')
+            {
                 folder = format!("{parent}/");
             }
             paths.push(path);

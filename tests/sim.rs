@@ -1,4 +1,5 @@
-//! The AF_XDP data path over the simulated kernel: every fault, without root, reproducible by seed.
+//! The AF_XDP data path over the simulated kernel: every fault, without root, reproducible by seed. One file,
+//! for all of it rests on the same few helpers.
 
 use std::sync::{Arc, Mutex};
 

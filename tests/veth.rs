@@ -1,4 +1,4 @@
-//! Traffic of real kernels over veth pairs, through each mode.
+//! Traffic of real kernels over veth pairs, through each mode. One file, for all of it is told of one network.
 //!
 //! ```text
 //!   peer 10.0.0.1            under test             peer 10.0.0.2

@@ -9,12 +9,20 @@ use sheafio_core::{Lcore, Queue};
 use sheafio_drivers::af_xdp;
 use sheafio_mempool::{Burst, Mempool, PoolCache};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("l2fwd: {error}");
+        std::process::exit(2);
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
     let [left, right, cpu] = args.as_slice() else { return Err("usage: l2fwd LEFT RIGHT CPU".into()) };
     let pool = Mempool::builder().frames(16_384).build()?;
-    let mut left = af_xdp::open(left, pool)?.queue(0)?;
-    let mut right = af_xdp::open(right, pool)?.queue(0)?;
+    let (mut left, mut right) = (af_xdp::open(left, pool)?, af_xdp::open(right, pool)?);
+    left.warnings().iter().chain(right.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
+    let (mut left, mut right) = (left.queue(0)?, right.queue(0)?);
     let mut burst = Burst::new();
     Lcore::pin(cpu.parse()?)?.run(pool, |cache| {
         forward(&mut left, &mut right, cache, &mut burst) + forward(&mut right, &mut left, cache, &mut burst)

@@ -10,11 +10,20 @@ use sheafio_drivers::af_xdp;
 use sheafio_mempool::{Burst, Frame, Mempool};
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, UdpPacket};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("udp_echo: {error}");
+        std::process::exit(2);
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
     let [interface, cpu] = args.as_slice() else { return Err("usage: udp_echo INTERFACE CPU".into()) };
     let pool = Mempool::builder().build()?;
-    let mut queue = af_xdp::open(interface, pool)?.queue(0)?;
+    let mut port = af_xdp::open(interface, pool)?;
+    port.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+    let mut queue = port.queue(0)?;
     let mut burst = Burst::new();
     Lcore::pin(cpu.parse()?)?.run(pool, |cache| {
         let received = queue.rx_burst(cache, &mut burst);

@@ -11,13 +11,17 @@
 //!                      ^ consumer      ^ producer     the producer may write 6, 7, 0, 1
 //! ```
 
-use std::{
-    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
-    ptr::NonNull,
-    sync::Arc,
-};
+mod heap;
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
-use sheafio_mempool::sync::{AtomicU32, Ordering, Witness};
+use std::{ptr::NonNull, sync::Arc};
+
+use sheafio_mempool::sync::{AtomicU32, Ordering};
+
+use self::heap::HeapRing;
 
 /// The kernel wants to be woken before it goes on (`XDP_RING_NEED_WAKEUP`, linux/if_xdp.h).
 pub(crate) const NEED_WAKEUP: u32 = 1;
@@ -287,194 +291,4 @@ fn consumer_index<T>(ring: &RingMemory<T>) -> &AtomicU32 {
 fn flags<T>(ring: &RingMemory<T>) -> &AtomicU32 {
     // SAFETY: as for the producer's index.
     unsafe { ring.flags.as_ref() }
-}
-
-/// A word on a pair of cache lines of its own.
-#[repr(align(128))]
-struct Alone(AtomicU32);
-
-/// The memory of a ring on the heap.
-struct HeapRing<T> {
-    producer: Alone,
-    consumer: Alone,
-    flags: AtomicU32,
-    slots: NonNull<T>,
-    layout: Layout,
-    witnesses: Box<[Witness]>,
-}
-
-// SAFETY: the slots are accessed by the protocol of this module, by the side that owns them.
-unsafe impl<T: Send> Send for HeapRing<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for HeapRing<T> {}
-
-impl<T> HeapRing<T> {
-    fn new(size: u32, start: u32) -> Self {
-        const { assert!(size_of::<T>() > 0) };
-        let layout = Layout::array::<T>(size as usize).expect("rings are far smaller than memory");
-        // SAFETY: the layout has a size above zero; a size of 0 slots is refused by RingMemory::new.
-        let slots = unsafe { alloc_zeroed(layout) };
-        let Some(slots) = NonNull::new(slots.cast()) else { handle_alloc_error(layout) };
-        Self {
-            producer: Alone(AtomicU32::new(start)),
-            consumer: Alone(AtomicU32::new(start)),
-            flags: AtomicU32::new(0),
-            slots,
-            layout,
-            witnesses: (0..size).map(|_| Witness::default()).collect(),
-        }
-    }
-}
-
-impl<T: Send> RingOwner for HeapRing<T> {
-    fn touch(&self, slot: u32) {
-        self.witnesses[slot as usize].touch();
-    }
-}
-
-impl<T> Drop for HeapRing<T> {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, freed once.
-        unsafe { dealloc(self.slots.as_ptr().cast(), self.layout) }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use std::collections::VecDeque;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn pair(size: u32, start: u32) -> (Producer<u64>, Consumer<u64>) {
-        let ring = RingMemory::on_heap(size, start);
-        (Producer::new(ring.clone()), Consumer::new(ring))
-    }
-
-    #[test]
-    fn ten_clean_wraps_at_four_sizes_and_across_the_end_of_u32() {
-        for size in [1, 2, 8, 64] {
-            let (mut producer, mut consumer) = pair(size, u32::MAX - 8);
-            let (mut sent, mut received) = (0_u64, 0_u64);
-            while received < 10 * u64::from(size) + 20 {
-                let count = producer.free(3);
-                producer.write_each(count, |at| sent + at as u64);
-                producer.publish();
-                sent += count as u64;
-                let count = consumer.available(2);
-                consumer.read_each(count, |at, value| assert_eq!(value, received + at as u64));
-                consumer.release();
-                received += count as u64;
-                assert_eq!(u64::from(producer.unconsumed()), sent - received);
-            }
-        }
-    }
-
-    #[test]
-    fn a_full_ring_takes_nothing_and_an_empty_one_gives_nothing() {
-        let (mut producer, mut consumer) = pair(4, 0);
-        assert_eq!(consumer.available(1), 0);
-        assert_eq!(producer.free(9), 4);
-        producer.write_each(4, |at| at as u64);
-        assert_eq!(consumer.available(1), 0, "nothing is there before it is published");
-        producer.publish();
-        assert_eq!((producer.free(1), consumer.available(9)), (0, 4));
-        consumer.read_each(1, |_, _| ());
-        assert_eq!(producer.free(1), 0, "a slot is free only after it is released");
-        consumer.release();
-        assert_eq!(producer.free(9), 1);
-    }
-
-    #[test]
-    fn what_was_not_consumed_can_be_taken_back() {
-        let (mut producer, mut consumer) = pair(8, u32::MAX - 2);
-        producer.free(6);
-        producer.write_each(6, |at| at as u64);
-        producer.publish();
-        consumer.available(2);
-        consumer.read_each(2, |_, _| ());
-        consumer.release();
-        let mut back = vec![];
-        // SAFETY: the consumer is not used any more.
-        unsafe { producer.take_back(|value| back.push(value)) };
-        assert_eq!((back, producer.unconsumed()), (vec![5, 4, 3, 2], 0));
-    }
-
-    #[test]
-    fn the_flag_crosses() {
-        let (producer, consumer) = pair(2, 0);
-        assert!(!producer.needs_wakeup());
-        consumer.set_needs_wakeup(true);
-        assert!(producer.needs_wakeup());
-    }
-
-    proptest! {
-        #[test]
-        fn a_ring_is_a_bounded_queue(
-            log_size in 0_u32..8,
-            start in prop_oneof![Just(0), Just(u32::MAX - 3), any::<u32>()],
-            ops in prop::collection::vec((any::<bool>(), 0_usize..40), 1..200),
-        ) {
-            let size = 1 << log_size;
-            let (mut producer, mut consumer) = pair(size, start);
-            let mut oracle = VecDeque::new();
-            let mut sent = 0_u64;
-            for (produce, want) in ops {
-                if produce {
-                    let count = producer.free(want);
-                    prop_assert_eq!(count, want.min(size as usize - oracle.len()));
-                    producer.write_each(count, |at| sent + at as u64);
-                    producer.publish();
-                    oracle.extend(sent..sent + count as u64);
-                    sent += count as u64;
-                } else {
-                    let count = consumer.available(want);
-                    prop_assert_eq!(count, want.min(oracle.len()));
-                    let mut read = vec![];
-                    consumer.read_each(count, |_, value| read.push(value));
-                    consumer.release();
-                    prop_assert!(read.into_iter().eq(oracle.drain(..count)));
-                }
-            }
-        }
-    }
-}
-
-/// loom models: every interleaving of the two sides, with the orderings as written.
-#[cfg(all(test, loom))]
-mod models {
-    use super::*;
-
-    fn pair(size: u32, start: u32) -> (Producer<u64>, Consumer<u64>) {
-        let ring = RingMemory::on_heap(size, start);
-        (Producer::new(ring.clone()), Consumer::new(ring))
-    }
-
-    /// Values cross in order, once, over more laps than the ring has slots.
-    #[test]
-    fn values_cross_in_order() {
-        loom::model(|| {
-            let (mut producer, mut consumer) = pair(2, u32::MAX);
-            let sender = loom::thread::spawn(move || {
-                let mut sent = 0;
-                while sent < 3 {
-                    let count = producer.free(2).min(3 - sent);
-                    producer.write_each(count, |at| (sent + at) as u64);
-                    producer.publish();
-                    sent += count;
-                    loom::thread::yield_now();
-                }
-            });
-            let mut received = 0;
-            while received < 3 {
-                let count = consumer.available(2);
-                consumer.read_each(count, |at, value| assert_eq!(value, received + at as u64));
-                consumer.release();
-                received += count as u64;
-                loom::thread::yield_now();
-            }
-            sender.join().unwrap();
-        });
-    }
 }

@@ -6,14 +6,15 @@
 //! ```
 //!
 //! This file is the control plane: it opens, starts, watches, and closes. `plan` says which lcore
-//! serves what, `modes` holds the data path, `icmpecho` its one mode with protocols, `report` what
-//! is printed.
+//! serves what, `modes` holds the data path, `budget` its packet limit, `icmpecho` its one mode
+//! with protocols, `watch` what is seen of the run, `report` what is printed.
 
 mod budget;
 mod icmpecho;
 mod modes;
 mod plan;
 mod report;
+mod watch;
 
 use std::{
     fs::File,
@@ -32,7 +33,8 @@ use self::{
     budget::Budget,
     modes::Forwarder,
     plan::Plan,
-    report::{Ending, Printer, Watch},
+    report::{Ending, Printer},
+    watch::Watch,
 };
 use crate::{Error, cli::FwdArgs};
 

@@ -3,81 +3,15 @@
 use std::{
     fmt::Write as _,
     io::{self, Write as _},
-    sync::Arc,
-    time::{Duration, Instant},
 };
 
 use serde::Serialize;
-use serde_json::{Map, Value};
-use sheafio_core::{Closed, CpuList, DropReason, LcoreCounters, LcoreTotals, QueueCounters, QueueTotals};
-use sheafio_drivers::{Control, Port};
+use sheafio_core::{Closed, CpuList, DropReason};
+use sheafio_drivers::Port;
 use sheafio_mempool::{Mempool, Pages};
 
+use super::watch::{View, Watch};
 use crate::cli::{FwdArgs, Mode};
-
-/// What is watched, and what was seen last.
-pub(crate) struct Watch {
-    pool: &'static Mempool,
-    start: Instant,
-    last: Instant,
-    ports: Vec<WatchedPort>,
-    lcores: Vec<WatchedLcore>,
-}
-
-struct WatchedPort {
-    name: String,
-    control: Box<dyn Control>,
-    queues: Vec<Arc<QueueCounters>>,
-    last: QueueTotals,
-}
-
-struct WatchedLcore {
-    cpu: u32,
-    counters: Arc<LcoreCounters>,
-    last: LcoreTotals,
-}
-
-/// What is printed of one moment. The keys are documented in `cli.rs`.
-#[derive(Debug, Serialize)]
-pub(crate) struct View {
-    t_s: f64,
-    ports: Vec<PortView>,
-    lcores: Vec<LcoreView>,
-    pool: PoolView,
-}
-
-#[derive(Debug, Serialize)]
-struct PortView {
-    name: String,
-    rx_packets: u64,
-    rx_bytes: u64,
-    rx_pps: f64,
-    tx_packets: u64,
-    tx_bytes: u64,
-    tx_pps: f64,
-    drops: Map<String, Value>,
-    #[serde(skip)]
-    rx_bps: f64,
-    #[serde(skip)]
-    tx_bps: f64,
-    #[serde(skip)]
-    trouble: Option<&'static str>,
-}
-
-#[derive(Debug, Serialize)]
-struct LcoreView {
-    cpu: u32,
-    busy: f64,
-    cycles_per_packet: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct PoolView {
-    frames: u64,
-    free: u64,
-    in_flight: u64,
-    retired: u64,
-}
 
 /// What is printed of the whole run.
 #[derive(Debug, Serialize)]
@@ -98,118 +32,9 @@ pub(crate) struct Ending {
     whereabouts: Option<String>,
 }
 
-impl Watch {
-    /// Watches the ports, which lose their control plane to it.
-    pub(crate) fn new(pool: &'static Mempool, ports: &mut [Port]) -> Self {
-        let now = Instant::now();
-        let watched = |port: &mut Port| WatchedPort {
-            name: port.name.clone(),
-            control: port.take_control(),
-            queues: port.queues.iter().map(|queue| queue.counters().clone()).collect(),
-            last: QueueTotals::default(),
-        };
-        Self {
-            pool,
-            start: now,
-            last: now,
-            ports: ports.iter_mut().map(watched).collect(),
-            lcores: Vec::new(),
-        }
-    }
-
-    /// Watches an lcore too.
-    pub(crate) fn add_lcore(&mut self, cpu: u32, counters: Arc<LcoreCounters>) {
-        self.lcores.push(WatchedLcore { cpu, counters, last: LcoreTotals::default() });
-    }
-
-    /// The moment, with rates since the last look.
-    pub(crate) fn look(&mut self) -> View {
-        let now = Instant::now();
-        let interval = now - std::mem::replace(&mut self.last, now);
-        self.view(now - self.start, interval)
-    }
-
-    /// The whole run, with rates over all of it.
-    pub(crate) fn look_over_all(&mut self, run: Duration) -> View {
-        self.ports.iter_mut().for_each(|port| port.last = QueueTotals::default());
-        self.lcores.iter_mut().for_each(|lcore| lcore.last = LcoreTotals::default());
-        self.view(run, run)
-    }
-
-    fn view(&mut self, t: Duration, interval: Duration) -> View {
-        let census = self.pool.census();
-        let pool = PoolView {
-            frames: census.frames,
-            free: census.free(),
-            in_flight: census.in_flight,
-            retired: census.retired,
-        };
-        let ports = self.ports.iter_mut().map(|port| port.view(interval)).collect();
-        let lcores = self.lcores.iter_mut().map(WatchedLcore::view).collect();
-        View { t_s: (t.as_secs_f64() * 1000.0).round() / 1000.0, ports, lcores, pool }
-    }
-
-    fn totals(&self) -> QueueTotals {
-        let mut sum = QueueTotals::default();
-        self.ports.iter().for_each(|port| sum += port.totals());
-        sum
-    }
-}
-
-impl WatchedPort {
-    fn totals(&self) -> QueueTotals {
-        let mut sum = QueueTotals::default();
-        self.queues.iter().for_each(|queue| sum += queue.totals());
-        sum
-    }
-
-    fn view(&mut self, interval: Duration) -> PortView {
-        self.control.refresh();
-        let totals = self.totals();
-        let last = std::mem::replace(&mut self.last, totals);
-        let rate = |now: u64, last: u64| (now - last) as f64 / interval.as_secs_f64().max(1e-9);
-        // What a packet takes on the wire besides its bytes: preamble, FCS and gap (IEEE 802.3).
-        let wire_bits = |packets: f64, bytes: f64| 8.0 * (bytes + 24.0 * packets);
-        let (rx_pps, tx_pps) =
-            (rate(totals.rx_packets, last.rx_packets), rate(totals.tx_packets, last.tx_packets));
-        let drops =
-            DropReason::ALL.iter().map(|reason| (reason.name().to_owned(), totals.drops(*reason).into()));
-        PortView {
-            name: self.name.clone(),
-            rx_packets: totals.rx_packets,
-            rx_bytes: totals.rx_bytes,
-            rx_pps: round(rx_pps),
-            tx_packets: totals.tx_packets,
-            tx_bytes: totals.tx_bytes,
-            tx_pps: round(tx_pps),
-            drops: drops.collect(),
-            rx_bps: wire_bits(rx_pps, rate(totals.rx_bytes, last.rx_bytes)),
-            tx_bps: wire_bits(tx_pps, rate(totals.tx_bytes, last.tx_bytes)),
-            trouble: self.control.trouble(),
-        }
-    }
-}
-
-impl WatchedLcore {
-    fn view(&mut self) -> LcoreView {
-        let totals = self.counters.totals();
-        let since = totals.since(&std::mem::replace(&mut self.last, totals));
-        LcoreView {
-            cpu: self.cpu,
-            busy: (since.busy() * 1000.0).round() / 1000.0,
-            cycles_per_packet: round(since.cycles_per_packet()),
-        }
-    }
-}
-
-fn round(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
-}
-
 impl Ending {
     /// Counts everything, after the lcores have ended.
     pub(crate) fn new(pool: &'static Mempool, watch: &Watch, mode: Mode, closed: Closed) -> Self {
-        watch.ports.iter().for_each(|port| port.control.refresh());
         let totals = watch.totals();
         let after_rx = |reason: &DropReason| !reason.is_before_rx() && !reason.is_after_tx();
         let dropped: u64 = DropReason::ALL
@@ -414,7 +239,10 @@ fn grouped(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Map;
+
     use super::*;
+    use crate::fwd::watch::{LcoreView, PoolView, PortView};
 
     #[test]
     fn numbers_are_readable() {

@@ -5,12 +5,14 @@
 //! taken off before a socket is closed.
 //!
 //! What lies where: `interface` looks the device up, `program` loads and attaches, `socket` makes
-//! and binds, `sys` holds the system calls, `kernel` the doorbells, `queue` the data path.
+//! and binds, `sys` holds the system calls, `kernel` wakes and kicks, `rings` and `queue` are the data
+//! path.
 
 mod interface;
 mod kernel;
 mod program;
 pub(crate) mod queue;
+pub(crate) mod rings;
 mod socket;
 mod sys;
 
@@ -211,7 +213,7 @@ fn serve(
         (_, copy) => copy,
     };
     let numbers = config.start..config.start + config.queues;
-    let mut sockets: Vec<(Arc<Socket>, queue::Rings)> = Vec::new();
+    let mut sockets: Vec<(Arc<Socket>, rings::Rings)> = Vec::new();
     for queue in numbers.clone() {
         let umem = sockets.first().map_or(Umem::Register, |(first, _)| Umem::Share(first));
         let (socket, rings) = Socket::open(interface, queue, pool.geometry(), &umem, config.ring, copy)?;

@@ -14,7 +14,7 @@ use std::{
 
 use sheafio_mempool::Geometry;
 
-use super::{CopyMode, interface::Interface, queue::Rings, sys};
+use super::{CopyMode, interface::Interface, rings::Rings, sys};
 use crate::{
     DriverError,
     spsc::{RingMemory, RingOwner},

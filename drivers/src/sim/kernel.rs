@@ -17,7 +17,10 @@ use sheafio_mempool::{Geometry, XDP_HEADROOM_BYTES};
 
 use super::{Config, Faults, wire::Wire};
 use crate::{
-    af_xdp::queue::{Desc, Kernel, Rings, Wake},
+    af_xdp::{
+        queue::{Kernel, Wake},
+        rings::{Desc, Rings},
+    },
     spsc::{Consumer, Producer},
 };
 

@@ -16,7 +16,7 @@ use self::kernel::SimKernel;
 pub use self::wire::{SimStatistics, Wire};
 use crate::{
     DriverError,
-    af_xdp::queue::{Rings, XskQueue},
+    af_xdp::{queue::XskQueue, rings::Rings},
     port::{Control, soft_mac},
 };
 

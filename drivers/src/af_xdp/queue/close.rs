@@ -1,0 +1,135 @@
+//! The end of an AF_XDP queue: drain, detach, take back, close.
+//!
+//! Owns: nothing of its own; it is the control plane of `queue.rs`. Never does: run while the queue is polled.
+//! Invariant: afterwards each frame that the queue held is in the pool or counted as retired.
+
+use std::time::{Duration, Instant};
+
+use sheafio_core::{Closed, DropReason, Queue};
+use sheafio_mempool::{Burst, PoolCache};
+
+use super::{Kernel, XskQueue};
+use crate::{
+    af_xdp::rings::Rings,
+    spsc::{Consumer, Producer},
+};
+
+/// How long closing waits for the kernel to send what is queued, in total and without progress.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+const DRAIN_STALL: Duration = Duration::from_millis(100);
+
+impl<K: Kernel> XskQueue<K> {
+    /// Does what [`Queue::close`] says.
+    pub(super) fn shut_down(&mut self, cache: &mut PoolCache) -> Closed {
+        self.check_pool(cache);
+        if let Some(closed) = self.closed {
+            return closed;
+        }
+        let held = self.frames_held() + u64::from(self.lost);
+        // Drained first: taking the program off resets the TX rings of some drivers.
+        self.drain(cache);
+        let is_quiet = self.kernel.detach();
+        self.drop_unread(cache);
+        if is_quiet && self.kernel.fill_ring_is_exact() {
+            self.take_back_filled(cache);
+        }
+        if self.kernel.tx_ring_is_exact() {
+            self.take_back_unsent(cache);
+        }
+        self.kernel.count_drops(&self.counters);
+
+        // What is left is with the kernel, which lets go of it some time after the socket is closed.
+        let retired = self.frames_held() + u64::from(self.lost);
+        cache.retire(retired as usize);
+        let rings = Rings::on_heap([1; 4], 0);
+        self.rx = Consumer::new(rings.rx);
+        self.fill = Producer::new(rings.fill);
+        self.tx = Producer::new(rings.tx);
+        self.completion = Consumer::new(rings.completion);
+        self.kernel.shut();
+        (self.with_rx, self.with_tx, self.lost, self.fill_target) = (0, 0, 0, 0);
+        (self.gone, self.tx_waits) = (true, false);
+        let closed = Closed { returned: held - retired, retired };
+        self.closed = Some(closed);
+        closed
+    }
+
+    /// Waits, within a bound, until the kernel has sent and completed what is queued.
+    fn drain(&mut self, cache: &mut PoolCache) {
+        let start = Instant::now();
+        let mut progress = start;
+        while self.with_tx > 0
+            && !self.gone
+            && start.elapsed() < DRAIN_LIMIT
+            && progress.elapsed() < DRAIN_STALL
+        {
+            let before = (self.with_tx, self.tx.unconsumed());
+            self.gone |= !self.kernel.tick(false);
+            self.reclaim(cache);
+            self.kick_backoff = 0;
+            self.kick();
+            if (self.with_tx, self.tx.unconsumed()) == before {
+                std::thread::sleep(Duration::from_micros(100));
+            } else {
+                progress = Instant::now();
+            }
+        }
+        while self.completion.available(1) > 0 {
+            self.reclaim(cache);
+        }
+    }
+
+    /// Gives back received packets that nobody has read.
+    fn drop_unread(&mut self, cache: &mut PoolCache) {
+        let mut burst = Burst::with_limit(Burst::MAX);
+        let before = self.counters.totals();
+        while self.receive(&mut burst) > 0 {
+            cache.free_burst(&mut burst);
+        }
+        let unread = self.counters.totals().rx_packets - before.rx_packets;
+        self.counters.add_drops(DropReason::RxUnread, unread);
+    }
+
+    /// Takes the frames back that lie in the fill ring.
+    fn take_back_filled(&mut self, cache: &mut PoolCache) {
+        let (geometry, mut frames) = (self.geometry, 0);
+        // SAFETY: the queue is detached, no packet is on its way, and the ring is exact: nothing makes
+        // the kernel read it any more. This queue put the frames there; each is given back once.
+        unsafe {
+            self.fill.take_back(|addr| {
+                cache.give(&[geometry.index_of(addr)]);
+                frames += 1;
+            });
+        }
+        assert!(frames <= self.with_rx, "the fill ring gave back {frames} frames of {}", self.with_rx);
+        self.with_rx -= frames;
+    }
+
+    /// Takes the packets back that lie in the TX ring.
+    fn take_back_unsent(&mut self, cache: &mut PoolCache) {
+        let (geometry, mut packets) = (self.geometry, 0);
+        // SAFETY: the ring is exact, and the kernel reads it only when it is kicked, which this thread
+        // does no more. This queue put the frames there; each is given back once.
+        unsafe {
+            self.tx.take_back(|desc| {
+                cache.give(&[geometry.index_of(desc.addr)]);
+                packets += 1;
+            });
+        }
+        assert!(packets <= self.with_tx, "the TX ring gave back {packets} packets of {}", self.with_tx);
+        self.with_tx -= packets;
+        self.counters.add_drops(DropReason::TxUnsent, u64::from(packets));
+    }
+}
+
+impl<K: Kernel> Drop for XskQueue<K> {
+    fn drop(&mut self) {
+        if self.closed.is_none() {
+            // A pool that has no cache left loses the frames: they stay in flight in the census.
+            match self.pool.cache() {
+                Ok(mut cache) => drop(self.close(&mut cache)),
+                Err(_) => _ = self.kernel.detach(),
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The four rings of an AF_XDP queue and what lies in them.
+
+use crate::spsc::RingMemory;
+
+/// A descriptor of the RX and TX rings: `struct xdp_desc` (linux/if_xdp.h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Desc {
+    /// Byte offset of the packet in the UMEM.
+    pub(crate) addr: u64,
+    /// Length of the packet in bytes.
+    pub(crate) len: u32,
+    /// `XDP_PKT_CONTD` or 0.
+    pub(crate) options: u32,
+}
+
+const _: () = assert!(size_of::<Desc>() == size_of::<libc::xdp_desc>() && size_of::<Desc>() == 16);
+
+/// The four rings of a queue.
+pub(crate) struct Rings {
+    pub(crate) fill: RingMemory<u64>,
+    pub(crate) rx: RingMemory<Desc>,
+    pub(crate) tx: RingMemory<Desc>,
+    pub(crate) completion: RingMemory<u64>,
+}
+
+impl Rings {
+    /// Rings on the heap: sizes of fill, RX, TX and completion ring, and where their indices start.
+    pub(crate) fn on_heap([fill, rx, tx, completion]: [u32; 4], start: u32) -> Self {
+        Self {
+            fill: RingMemory::on_heap(fill, start),
+            rx: RingMemory::on_heap(rx, start),
+            tx: RingMemory::on_heap(tx, start),
+            completion: RingMemory::on_heap(completion, start),
+        }
+    }
+}
