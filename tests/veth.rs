@@ -213,8 +213,9 @@ fn rxonly_counts_txonly_sends_and_icmpecho_answers() {
         assert_eq!((ended.port(0, "rx_packets"), ended.port(0, "rx_bytes")), (200, 200 * 142));
 
         let before = received_packets(&veth.peer);
-        let fwd = Fwd::start(&under_test, &["-p", &port, "--mode", "txonly", "--packets", "1000"]);
-        let ended = fwd.wait();
+        // It may have ended before anyone could see its program.
+        let args = ["fwd", "--json", "-p", &port, "--mode", "txonly", "--packets", "1000"];
+        let ended = Fwd::start_program(&under_test, sheafio(), &args).wait();
         ended.assert_conserved();
         assert_eq!(ended.port(0, "tx_packets"), 1000);
         wait_until(|| received_packets(&veth.peer) == before + 1000);
