@@ -4,7 +4,7 @@
 //! time adds to a block (the lcore that owns the queue), so an addition is a plain load and store;
 //! blocks lie on cache lines of their own.
 
-use sheafio_mempool::sync::{AtomicU64, Ordering};
+use sheafio_mempool::sync::{AtomicU64, Ordering, add};
 
 /// Why a packet was dropped. Every drop has a name and a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,13 +239,6 @@ impl LcoreTotals {
 
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
-}
-
-/// Adds to a counter that only this thread writes.
-#[inline(always)]
-pub(crate) fn add(counter: &AtomicU64, count: u64) {
-    // Relaxed: a counter orders nothing; readers only want a value that was true at some time.
-    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -9,11 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sheafio_mempool::{Mempool, PoolCache};
+use sheafio_mempool::{Mempool, PoolCache, sync::add};
 
-use crate::{
-    CoreError, IdlePolicy, LcoreCounters, LcoreTotals, Stop, counters::add, cpus, cycles, idle::Idler,
-};
+use crate::{CoreError, IdlePolicy, LcoreCounters, LcoreTotals, Stop, cpus, cycles, idle::Idler};
 
 /// How many polls go by between two looks at the clock; a look costs as much as a small burst.
 const POLLS_A_CLOCK: u32 = 256;

@@ -2,6 +2,8 @@
 
 use sheafio_core::Queue;
 
+use crate::DriverError;
+
 /// An open port: its queues, to be moved to their lcores, and what stays with the control plane.
 pub struct Port {
     /// The interface's name, or the port specification's kind and name.
@@ -36,6 +38,13 @@ pub trait Control: Send {
     fn trouble(&self) -> Option<&'static str> {
         None
     }
+}
+
+/// Takes a queue out of a port, for the lcore that will own it.
+pub(crate) fn take_queue<Q>(queues: &mut [Option<Q>], queue: u32, port: &str) -> Result<Q, DriverError> {
+    let opened = queues.len() as u32;
+    let taken = queues.get_mut(queue as usize).and_then(Option::take);
+    taken.ok_or_else(|| DriverError::NoQueue { port: port.to_owned(), queue, opened })
 }
 
 /// For ports without anything outside of their queues.

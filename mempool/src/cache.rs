@@ -9,9 +9,9 @@ use std::{fmt, mem::MaybeUninit};
 use crate::{
     Burst, Frame, FrameIndex, Geometry, Mempool,
     barn::Barn,
-    census::{CacheCounters, add},
+    census::CacheCounters,
     pair::SheafPair,
-    sync::Ordering,
+    sync::{Ordering, add},
 };
 
 /// A thread's own access to a pool. Made by [`Mempool::cache`]; every thread, lcore or not, has

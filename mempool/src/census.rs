@@ -25,13 +25,6 @@ pub(crate) struct CacheCounters {
     pub(crate) retired: AtomicU64,
 }
 
-/// Adds to a counter that only this thread writes.
-#[inline(always)]
-pub(crate) fn add(counter: &AtomicU64, count: u64) {
-    // Relaxed: a counter orders nothing; readers only want a value that was true at some time.
-    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
-}
-
 /// Sums over all caches, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {

@@ -17,6 +17,13 @@ pub use std::sync::{
 #[cfg(not(loom))]
 pub use crossbeam_queue::ArrayQueue;
 
+/// Adds to a counter that only this thread writes.
+#[inline(always)]
+pub fn add(counter: &AtomicU64, count: u64) {
+    // Relaxed: a counter orders nothing; readers only want a value that was true at some time.
+    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+}
+
 /// Stands for memory that changes owner, so that loom sees who touches it.
 ///
 /// The memory itself is reached by raw pointers, which loom can't watch. Whoever takes ownership

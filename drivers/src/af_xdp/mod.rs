@@ -31,7 +31,10 @@ use self::{
     queue::XskQueue,
     socket::{Socket, Umem},
 };
-use crate::{DriverError, port::Control};
+use crate::{
+    DriverError,
+    port::{Control, take_queue},
+};
 
 /// A queue of an AF_XDP port.
 pub type AfXdpQueue = XskQueue<LinuxKernel>;
@@ -311,9 +314,7 @@ impl AfXdpPort {
     /// # Errors
     /// [`DriverError::NoQueue`] if it was not opened or is taken already.
     pub fn queue(&mut self, queue: u32) -> Result<AfXdpQueue, DriverError> {
-        let opened = self.queues.len() as u32;
-        let taken = self.queues.get_mut(queue as usize).and_then(Option::take);
-        taken.ok_or_else(|| DriverError::NoQueue { port: self.interface.name.clone(), queue, opened })
+        take_queue(&mut self.queues, queue, &self.interface.name)
     }
 
     /// Where the XDP program runs: native or generic.

@@ -17,7 +17,7 @@ pub use self::wire::{SimStatistics, Wire};
 use crate::{
     DriverError,
     af_xdp::{queue::XskQueue, rings::Rings},
-    port::{Control, soft_mac},
+    port::{Control, soft_mac, take_queue},
 };
 
 /// A queue of a sim port.
@@ -136,9 +136,7 @@ impl SimPort {
     /// # Errors
     /// [`DriverError::NoQueue`] if it was not opened or is taken already.
     pub fn queue(&mut self, queue: u32) -> Result<SimQueue, DriverError> {
-        let opened = self.queues.len() as u32;
-        let taken = self.queues.get_mut(queue as usize).and_then(Option::take);
-        taken.ok_or_else(|| DriverError::NoQueue { port: self.name.clone(), queue, opened })
+        take_queue(&mut self.queues, queue, &self.name)
     }
 
     /// The wire of a queue: what arrives there, and what was sent.
