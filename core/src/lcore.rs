@@ -133,6 +133,7 @@ impl Lcore {
 
         while packets < limit && !stop.is_raised() {
             let work = poll(cache);
+            cache.boundary();
             let slept = if work > 0 {
                 idler.worked();
                 false

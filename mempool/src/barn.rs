@@ -1,169 +1,183 @@
 //! The barn: a zone's store of full and empty sheaves.
 //!
-//! Owns: every sheaf that no pool cache holds. Never does: block, or look into a sheaf that a cache
-//! holds. Invariant: the sheaves in `full` hold exactly `capacity` frames, those in `empty` none,
-//! and at most one sheaf, in `partial`, lies in between.
+//! Owns: every sheaf that no pool cache and no lane holds. Never does: make anyone wait for frames.
+//! Invariant: the counts below always suffice, so handing in a sheaf can't fail.
 //!
-//! There are `frames / capacity + 2 * caches + 1` sheaves: enough that a cache which hands in a full
-//! sheaf always finds an empty one to go on with, so handing in can't fail. (Full sheaves number at
-//! most frames / capacity; each other cache holds at most two that are not full; one is partial and
-//! one is the asking cache's spare.)
+//! The barn consists of shards, each with a lock of its own; a cache has one of them as its home.
+//! Handing in takes an empty sheaf from the same shard in exchange. So each shard has, besides two
+//! sheaves for each cache that calls it home, `frames / capacity` (rounded up) + 1: enough to hold
+//! every frame of the zone in full sheaves and a partial one, and still to find an empty one there.
 
 use crate::{
-    sheaf::{SheafId, Sheaves},
-    sync::{ArrayQueue, AtomicU32, Mutex, Ordering},
+    shard::{Locked, Shard},
+    sheaf::{FrameRange, SheafId, Sheaves},
+    sync,
 };
+
+/// How often an allocation looks again at shards whose lock was held, before it gives up. The holder
+/// needs a few dozen instructions.
+const TRIES: u32 = 64;
+/// How many sheaves each cache takes when it joins.
+const SHEAVES_A_CACHE: u32 = 2;
+
+/// What a barn is made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BarnPlan {
+    /// The zone's frames.
+    pub(crate) range: FrameRange,
+    /// Frames a sheaf.
+    pub(crate) capacity: u32,
+    /// The most caches at one time.
+    pub(crate) caches: u32,
+    /// Number of shards.
+    pub(crate) shards: u32,
+    /// Sheaves that lie in lanes and never in the barn: the first ones of the store.
+    pub(crate) lane_sheaves: u32,
+    /// The NUMA node whose memory the sheaves lie on.
+    pub(crate) node: Option<u32>,
+}
+
+impl BarnPlan {
+    /// Sheaves in each shard while no cache is joined.
+    fn sheaves_a_shard(&self) -> u32 {
+        self.range.count.div_ceil(self.capacity) + 1 + SHEAVES_A_CACHE * self.caches.div_ceil(self.shards)
+    }
+
+    /// Sheaves in all.
+    pub(crate) fn sheaves(&self) -> u32 {
+        self.lane_sheaves + self.shards * self.sheaves_a_shard()
+    }
+}
 
 pub(crate) struct Barn {
     pub(crate) sheaves: Sheaves,
-    full: ArrayQueue<SheafId>,
-    empty: ArrayQueue<SheafId>,
-    /// The one sheaf that is neither full nor empty. Locked where caches join and leave, tried
-    /// where there is no full sheaf left.
-    partial: Mutex<Option<SheafId>>,
-    /// Frames in the partial sheaf; a hint for those who do not hold the lock.
-    partial_len: AtomicU32,
+    shards: Box<[Shard]>,
+    lane_sheaves: u32,
 }
 
 impl Barn {
-    /// A barn that holds the frames `first..first + frames`, for up to `caches` pool caches.
-    pub(crate) fn new(first: u32, frames: u32, capacity: u32, caches: u32) -> Self {
-        let count = frames.div_ceil(capacity) + 2 * caches + 1;
-        let sheaves = Sheaves::new(count, capacity);
-        let full = ArrayQueue::new(count as usize);
-        let empty = ArrayQueue::new(count as usize);
-        let mut partial = None;
-        let mut next = 0;
-        for id in (0..count).map(SheafId) {
-            let len = capacity.min(frames - next);
-            for slot in 0..len {
-                // SAFETY: slot < capacity, and nobody else knows the store yet.
-                unsafe { sheaves.slots(id).add(slot as usize).write(first + next + slot) };
-            }
-            // SAFETY: the store is still this function's own, and the first len slots were written.
-            unsafe { sheaves.hand_over(id, len) };
-            next += len;
-            match len {
-                0 => empty.push(id).expect("room for every sheaf"),
-                len if len == capacity => full.push(id).expect("room for every sheaf"),
-                _ => partial = Some(id),
-            }
+    /// A barn that holds all frames of its zone.
+    pub(crate) fn new(plan: &BarnPlan) -> Self {
+        let BarnPlan { range, capacity, shards: shard_count, .. } = *plan;
+        let sheaves = Sheaves::new(plan.sheaves(), capacity, range, plan.node);
+        let each = plan.sheaves_a_shard();
+        let shards: Box<[Shard]> = (0..shard_count).map(|_| Shard::new(each)).collect();
+        for (shard, first) in shards.iter().zip((plan.lane_sheaves..).step_by(each as usize)) {
+            let mut shard = shard.try_lock().expect("nobody else knows it yet");
+            (first..first + each).rev().for_each(|id| shard.push_empty(SheafId(id), &sheaves));
         }
-        let partial_len = AtomicU32::new(frames % capacity);
-        Self { sheaves, full, empty, partial: Mutex::new(partial), partial_len }
+        // Dealt out sheaf by sheaf, the lowest indices on top, so that a run uses the least memory.
+        let mut frames = Vec::with_capacity(capacity as usize);
+        for start in (0..range.count).step_by(capacity as usize).rev() {
+            frames.clear();
+            frames.extend((start..range.count.min(start + capacity)).rev().map(|frame| range.first + frame));
+            let shard = &shards[(start / capacity % shard_count) as usize];
+            shard.try_lock().expect("nobody else knows it yet").append(&frames, &sheaves);
+        }
+        Self { sheaves, shards, lane_sheaves: plan.lane_sheaves }
     }
 
-    /// Takes a full sheaf, or the partial one when there is no other. `None` when the barn has no frame
-    /// or the partial sheaf is being changed by another thread at this moment.
-    pub(crate) fn get(&self) -> Option<SheafId> {
-        self.full.pop().or_else(|| self.get_partial())
+    /// Whether a sheaf is one of a lane's, which is never handed in.
+    pub(crate) fn is_lanes(&self, id: SheafId) -> bool {
+        id.0 < self.lane_sheaves
     }
 
-    /// Hands in a sheaf of `capacity` frames.
-    pub(crate) fn put_full(&self, id: SheafId) {
-        self.full.push(id).expect("the barn has room for every sheaf");
+    /// Number of shards.
+    pub(crate) fn shards(&self) -> u32 {
+        self.shards.len() as u32
     }
 
-    /// Takes an empty sheaf; there always is one for a cache that has just handed in a full one.
-    pub(crate) fn get_empty(&self) -> Option<SheafId> {
-        self.empty.pop()
-    }
-
-    /// Hands in an empty sheaf.
-    pub(crate) fn put_empty(&self, id: SheafId) {
-        self.empty.push(id).expect("the barn has room for every sheaf");
-    }
-
-    /// Takes back the two sheaves of a cache that leaves, each with its number of frames, and
-    /// merges what is not a full sheaf into the partial one.
-    pub(crate) fn take_back(&self, leaving: [(SheafId, u32); 2]) {
+    /// Exchanges an empty sheaf for one with frames, from the shard `at` or the next one that has
+    /// some; `at` becomes that shard. `None` if none has, or the locks of those that have are held.
+    pub(crate) fn get(&self, empty: SheafId, at: &mut u32) -> Option<(SheafId, u32)> {
         let capacity = self.sheaves.capacity();
-        let mut partial = self.partial.lock().expect("no panic under this lock");
-        let old = partial.take().map(|id| {
-            // SAFETY: the lock makes this thread the owner of the partial sheaf.
-            (id, unsafe { self.sheaves.take_over(id) })
-        });
-        // `target` is filled up from each further sheaf; whichever of the two is done is handed in.
-        let mut target: Option<(SheafId, u32)> = None;
-        for (id, mut len) in leaving.into_iter().chain(old) {
-            if let Some((target_id, target_len)) = &mut target {
-                let moved = len.min(capacity - *target_len);
-                // SAFETY: this thread owns both sheaves; they are two, and both ranges lie within
-                // their slots.
-                unsafe {
-                    let from = self.sheaves.slots(id).add((len - moved) as usize);
-                    let to = self.sheaves.slots(*target_id).add(*target_len as usize);
-                    from.copy_to_nonoverlapping(to, moved as usize);
-                }
-                *target_len += moved;
-                len -= moved;
-                if len == 0 {
-                    self.hand_in(id, 0);
+        for tries in 0..TRIES {
+            let mut is_held = false;
+            for shard in Self::around(*at, self.shards()) {
+                if self.shards[shard as usize].frames(capacity) == 0 {
                     continue;
                 }
-                self.hand_in(*target_id, *target_len);
+                let Some(mut locked) = self.shards[shard as usize].try_lock() else {
+                    is_held = true;
+                    continue;
+                };
+                if let Some(found) = locked.pop(&self.sheaves) {
+                    locked.push_empty(empty, &self.sheaves);
+                    *at = shard;
+                    return Some(found);
+                }
             }
-            target = Some((id, len));
+            if !is_held {
+                return None;
+            }
+            sync::relax(tries);
         }
-        let (id, len) = target.expect("two sheaves were given");
-        if len == 0 || len == capacity {
-            self.hand_in(id, len);
-            self.partial_len.store(0, Ordering::Relaxed);
-        } else {
-            // SAFETY: this thread owns the sheaf; the lock's release hands it over.
-            unsafe { self.sheaves.hand_over(id, len) };
-            *partial = Some(id);
-            self.partial_len.store(len, Ordering::Relaxed);
+        None
+    }
+
+    /// Exchanges a full sheaf for an empty one, at home or, while that lock is held, elsewhere.
+    pub(crate) fn put(&self, full: SheafId, home: u32) -> SheafId {
+        debug_assert!(!self.is_lanes(full));
+        let mut locked = self.lock_any(home);
+        locked.push_full(full, &self.sheaves);
+        locked.pop_empty(&self.sheaves).expect("there is an empty sheaf for each full one handed in")
+    }
+
+    /// Takes frames that do not fill a sheaf.
+    pub(crate) fn put_loose(&self, frames: &[u32], home: u32) {
+        if !frames.is_empty() {
+            self.lock_any(home).append(frames, &self.sheaves);
         }
+    }
+
+    /// Takes an empty sheaf for a cache that joins. `None` if all caches that it was made for have.
+    pub(crate) fn join(&self, home: u32) -> Option<SheafId> {
+        self.lock(home).pop_empty(&self.sheaves)
+    }
+
+    /// Takes back an empty sheaf from a cache that leaves; at home, where it came from.
+    pub(crate) fn leave(&self, empty: SheafId, home: u32) {
+        self.lock(home).push_empty(empty, &self.sheaves);
     }
 
     /// Frames in the barn. Exact only while no cache exchanges sheaves.
     pub(crate) fn frames(&self) -> u64 {
-        self.full.len() as u64 * u64::from(self.sheaves.capacity())
-            + u64::from(self.partial_len.load(Ordering::Relaxed))
+        self.shards.iter().map(|shard| shard.frames(self.sheaves.capacity())).sum()
     }
 
     /// Calls `visit` with each frame index in the barn.
-    ///
-    /// # Safety
-    /// No pool cache may be joined, and none may join meanwhile: the walk takes every full sheaf
-    /// out and puts it back.
-    pub(crate) unsafe fn walk(&self, mut visit: impl FnMut(u32)) {
-        let mut visit_sheaf = |id| {
-            // SAFETY: the sheaf was taken from the queue or is locked, so this thread owns it, and
-            // its first len slots were written before it was handed over.
-            unsafe {
-                let len = self.sheaves.take_over(id);
-                (0..len as usize).for_each(|slot| visit(self.sheaves.slots(id).add(slot).read()));
+    pub(crate) fn walk(&self, visit: &mut dyn FnMut(u32)) {
+        (0..self.shards()).for_each(|shard| self.lock(shard).walk(&self.sheaves, visit));
+    }
+
+    fn lock(&self, shard: u32) -> Locked<'_> {
+        let mut tries = 0;
+        loop {
+            if let Some(locked) = self.shards[shard as usize].try_lock() {
+                return locked;
             }
-        };
-        for _ in 0..self.full.len() {
-            if let Some(id) = self.full.pop() {
-                visit_sheaf(id);
-                self.put_full(id);
-            }
-        }
-        if let Some(id) = *self.partial.lock().expect("no panic under this lock") {
-            visit_sheaf(id);
+            sync::relax(tries);
+            tries = tries.wrapping_add(1);
         }
     }
 
-    #[cold]
-    fn get_partial(&self) -> Option<SheafId> {
-        if self.partial_len.load(Ordering::Relaxed) == 0 {
-            return None;
+    /// Locks the shard `at`, or the next one that is free. Any shard has room for every sheaf.
+    fn lock_any(&self, at: u32) -> Locked<'_> {
+        let mut tries = 0;
+        loop {
+            for shard in Self::around(at, self.shards()) {
+                if let Some(locked) = self.shards[shard as usize].try_lock() {
+                    return locked;
+                }
+            }
+            sync::relax(tries);
+            tries = tries.wrapping_add(1);
         }
-        let mut partial = self.partial.try_lock().ok()?;
-        let id = partial.take()?;
-        self.partial_len.store(0, Ordering::Relaxed);
-        Some(id)
     }
 
-    /// Hands in a sheaf that is full or empty.
-    fn hand_in(&self, id: SheafId, len: u32) {
-        // SAFETY: the caller owns the sheaf and gives it away with its first len slots written.
-        unsafe { self.sheaves.hand_over(id, len) };
-        if len == 0 { self.put_empty(id) } else { self.put_full(id) }
+    /// All shards once, from `at` on.
+    fn around(at: u32, count: u32) -> impl Iterator<Item = u32> {
+        (at..count).chain(0..at)
     }
 }
 
@@ -171,10 +185,14 @@ impl Barn {
 mod tests {
     use super::*;
 
+    fn plan(first: u32, count: u32) -> BarnPlan {
+        let range = FrameRange { first, count };
+        BarnPlan { range, capacity: 28, caches: 2, shards: 1, lane_sheaves: 0, node: None }
+    }
+
     fn indices(barn: &Barn) -> Vec<u32> {
         let mut all = Vec::new();
-        // SAFETY: the test has no pool cache.
-        unsafe { barn.walk(|index| all.push(index)) };
+        barn.walk(&mut |index| all.push(index));
         all.sort_unstable();
         all
     }
@@ -182,35 +200,71 @@ mod tests {
     #[test]
     fn a_new_barn_holds_each_frame_once() {
         for frames in [1, 27, 28, 29, 56, 1000] {
-            let barn = Barn::new(100, frames, 28, 2);
-            assert_eq!(barn.frames(), u64::from(frames));
-            assert_eq!(indices(&barn), (100..100 + frames).collect::<Vec<_>>());
-            assert_eq!(barn.sheaves.count(), frames.div_ceil(28) + 5);
+            for shards in [1, 2, 7] {
+                let barn = Barn::new(&BarnPlan { shards, lane_sheaves: 3, ..plan(100, frames) });
+                assert_eq!(barn.frames(), u64::from(frames));
+                assert_eq!(indices(&barn), (100..100 + frames).collect::<Vec<_>>());
+            }
         }
     }
 
     #[test]
-    fn leaving_caches_leave_at_most_one_partial_sheaf() {
-        let barn = Barn::new(0, 28 * 4 + 5, 28, 2);
-        let (a, b) = (barn.get().unwrap(), barn.get().unwrap());
-        // Two sheaves of 28 come back as 20 and 28 (8 frames are in flight), then as the 8.
-        barn.take_back([(a, 20), (b, 28)]);
-        assert_eq!(barn.frames(), 28 * 4 + 5 - 8);
-        let (a, b) = (barn.get_empty().unwrap(), barn.get_empty().unwrap());
-        for slot in 0..8 {
-            // SAFETY: the test took the sheaf and owns it; indices 20..28 went with sheaf a.
-            unsafe { barn.sheaves.slots(a).add(slot).write(20 + slot as u32) };
+    fn each_shard_has_room_for_every_frame() {
+        let barn = Barn::new(&BarnPlan { shards: 4, caches: 4, ..plan(0, 28 * 20 + 5) });
+        let mut at = 0;
+        let mut mine = barn.join(3).unwrap();
+        let mut loose = Vec::new();
+        // Everything from all shards goes to the last one.
+        for _ in 0..1000 {
+            let Some((id, len)) = barn.get(mine, &mut at) else { break };
+            // SAFETY: `get` made this thread the owner of the sheaf.
+            loose.extend_from_slice(unsafe { barn.sheaves.content(id, len) });
+            barn.put_loose(&loose, 3);
+            loose.clear();
+            mine = id;
+            at = at.min(2);
+            if barn.shards[3].frames(28) == 28 * 20 + 5 {
+                break;
+            }
         }
-        barn.take_back([(a, 8), (b, 0)]);
-        assert_eq!(barn.frames(), 28 * 4 + 5);
+        assert_eq!(barn.shards[3].frames(28), 28 * 20 + 5);
+        assert!(barn.join(3).is_some(), "and there are empty sheaves left");
+    }
+
+    #[test]
+    fn the_sheaf_that_came_last_leaves_first() {
+        let barn = Barn::new(&plan(0, 28 * 4));
+        let mine = barn.join(0).unwrap();
+        let (full, len) = barn.get(mine, &mut 0).unwrap();
+        assert_eq!(len, 28);
+        let empty = barn.put(full, 0);
+        assert_eq!(barn.get(empty, &mut 0).unwrap().0, full);
+    }
+
+    #[test]
+    fn loose_frames_make_at_most_one_partial_sheaf() {
+        let barn = Barn::new(&plan(0, 28 * 4 + 5));
+        let mut frames = Vec::new();
+        let mut mine = barn.join(0).unwrap();
+        while let Some((id, len)) = barn.get(mine, &mut 0) {
+            // SAFETY: `get` made this thread the owner of the sheaf.
+            frames.extend_from_slice(unsafe { barn.sheaves.content(id, len) });
+            mine = id;
+        }
+        assert_eq!((frames.len(), barn.frames()), (28 * 4 + 5, 0));
+        for part in frames.chunks(19) {
+            barn.put_loose(part, 0);
+        }
         assert_eq!(indices(&barn), (0..28 * 4 + 5).collect::<Vec<_>>());
+        assert_eq!(barn.get(mine, &mut 0).unwrap().1, 28, "full sheaves go first");
     }
 
     #[test]
     fn an_empty_barn_gives_nothing() {
-        let barn = Barn::new(0, 30, 28, 1);
-        assert!(barn.get().is_some() && barn.get().is_some());
-        assert!(barn.get().is_none());
+        let barn = Barn::new(&plan(0, 30));
+        let mine = [barn.join(0).unwrap(), barn.join(0).unwrap()];
+        assert!(barn.get(mine[0], &mut 0).is_some() && barn.get(mine[1], &mut 0).is_some());
         assert_eq!(barn.frames(), 0);
+        assert!(barn.get(SheafId(0), &mut 0).is_none());
     }
 }

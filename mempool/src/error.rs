@@ -49,12 +49,85 @@ pub enum PoolError {
         /// The most frames that fit into the machine's memory.
         max: u64,
     },
-    /// More zones than this version serves.
-    #[error("pool: zones={asked} is not possible; allowed: 1.")]
+    /// The pool could starve: rings and sheaves together can hold every frame.
+    #[error(
+        "pool: {frames} frames could starve: rings and sheaves can hold them all; allowed: at least {least} = \
+         {formula}. Ask for more frames, or for shorter rings."
+    )]
+    Starves {
+        /// The frames of the pool.
+        frames: u64,
+        /// The fewest that are enough.
+        least: u64,
+        /// How that number comes about.
+        formula: String,
+    },
+    /// The number of zones is outside of the legal range.
+    #[error("pool: zones={asked} is not possible; allowed: 1 to {max}. Name one zone for each NUMA node.")]
     Zones {
         /// The asked number of zones.
-        asked: u32,
+        asked: usize,
+        /// The largest legal number of zones.
+        max: usize,
     },
+    /// A CPU is named by two zones.
+    #[error(
+        "pool: CPU {cpu} is in two zones; allowed: each CPU in one. Name it in the zone of its NUMA node."
+    )]
+    CpuOfTwoZones {
+        /// The CPU.
+        cpu: u32,
+    },
+    /// There is no zone of this number.
+    #[error("pool: there is no zone {zone}; allowed: 0 to {}. Build the pool with more zones.", .zones - 1)]
+    NoZone {
+        /// The asked zone.
+        zone: u32,
+        /// How many there are.
+        zones: u32,
+    },
+    /// The kernel can't bind memory to a NUMA node.
+    #[error(
+        "pool: can't take {mib} MiB of packet memory from NUMA node {node}: {source}. Ask for fewer frames, or \
+         leave the node out of the zones."
+    )]
+    Node {
+        /// The node.
+        node: u32,
+        /// What was asked of it, in MiB.
+        mib: u64,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The number of lanes is outside of the legal range.
+    #[error("pool: lanes={asked} is not possible; allowed: 0 to {max}.")]
+    Lanes {
+        /// The asked number of lanes.
+        asked: u32,
+        /// The largest legal number of lanes.
+        max: u32,
+    },
+    /// Every lane is taken.
+    #[error(
+        "pool: all {max} lanes are in use. Build the pool with lanes({}) or more, or close one; without a lane, \
+         frames go through the barn.", .max + 1
+    )]
+    LanesInUse {
+        /// How many lanes the pool was built for.
+        max: u32,
+    },
+    /// A cache has as many lanes as it can.
+    #[error(
+        "pool: a cache can have {max} lanes from others and {max} to others, and one of these has. Declare lanes \
+         for the busiest pairs of lcores; the others' frames go through the barn."
+    )]
+    LanesOfCache {
+        /// The most lanes of a cache in one direction.
+        max: usize,
+    },
+    /// A lane needs two caches that are joined.
+    #[error("pool: a lane leads from one pool cache to another, and both must be in use; make them first.")]
+    LaneOfNone,
     /// The number of pool caches is outside of the legal range.
     #[error("pool: caches={asked} is not possible; allowed: 1 to {max}.")]
     Caches {
@@ -77,13 +150,15 @@ pub enum PoolError {
     /// Hugepages were required and there are not enough of them.
     #[error(
         "pool: hugepages=require, but {pages} hugepages of 2 MiB can't be had ({free} are free). Reserve them: \
-         echo {pages} > /proc/sys/vm/nr_hugepages, or use hugepages=auto."
+         {remedy}, or use hugepages=auto."
     )]
     Hugepages {
         /// How many pages of 2 MiB the pool needs.
         pages: u64,
         /// How many are free.
         free: u64,
+        /// The command that reserves them.
+        remedy: String,
     },
     /// The kernel refused to map the pool's memory.
     #[error(

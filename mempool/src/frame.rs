@@ -162,7 +162,10 @@ impl Deref for Frame {
     type Target = [u8];
 
     #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
     fn deref(&self) -> &[u8] {
+        #[cfg(debug_assertions)]
+        crate::shadow::check_use(self.data, std::panic::Location::caller());
         // SAFETY: the handle owns its chunk, data..data+len lies in it, and packet memory is zeroed
         // when mapped and never unmapped.
         unsafe { slice::from_raw_parts(self.data.as_ptr(), usize::from(self.len)) }
@@ -171,7 +174,10 @@ impl Deref for Frame {
 
 impl DerefMut for Frame {
     #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
     fn deref_mut(&mut self) -> &mut [u8] {
+        #[cfg(debug_assertions)]
+        crate::shadow::check_use(self.data, std::panic::Location::caller());
         // SAFETY: as for deref; the exclusive borrow of the only handle makes the access exclusive.
         unsafe { slice::from_raw_parts_mut(self.data.as_ptr(), usize::from(self.len)) }
     }
@@ -195,7 +201,7 @@ impl Drop for Frame {
             std::thread::panicking(),
             "{} was dropped, which loses it to its pool: give it to PoolCache::free, PoolCache::free_burst or \
              a queue's tx_burst",
-            crate::pool::name_of(self.data)
+            crate::shadow::name_of(self.data)
         );
     }
 }

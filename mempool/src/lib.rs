@@ -19,30 +19,45 @@
 //! # Ok::<(), sheafio_mempool::PoolError>(())
 //! ```
 //!
-//! What lies where: `frame` and `burst` are the handles that applications hold, `cache` is the data
-//! path, `pair` decides when sheaves are exchanged, `barn` and `sheaf` store them, `census` counts,
-//! `geometry` is the address arithmetic, `memory` maps, `pool` ties it together.
+//! What lies where: `frame` and `burst` are the handles that applications hold; `cache` is the data
+//! path, `refill` what it does once in a sheaf; `pair` holds the two sheaves of a cache, `foreign` those
+//! for other zones; `lane` and `barn`, which consists of `shard`s, are where sheaves are exchanged;
+//! `sheaf` is their memory. `zone`, `pool`, `builder` and `plan` tie it together, `census` counts,
+//! `geometry` is the address arithmetic, `memory` maps, and `shadow` watches in debug builds.
 
 mod barn;
+mod builder;
 mod burst;
 mod cache;
 mod census;
 mod error;
+mod foreign;
 mod frame;
 mod geometry;
+mod lane;
 mod memory;
 #[cfg(all(test, loom))]
 mod models;
 mod pair;
+mod plan;
 mod pool;
+mod refill;
+#[cfg(debug_assertions)]
+mod shadow;
+mod shard;
 mod sheaf;
 pub mod sync;
+mod zone;
 
+pub use builder::{MempoolBuilder, Rings};
 pub use burst::Burst;
-pub use cache::PoolCache;
-pub use census::{Audit, Census};
+pub use cache::{CacheId, PoolCache};
+pub use census::{Audit, CacheCensus, Census, PoolCounts};
 pub use error::PoolError;
 pub use frame::{Frame, FrameIndex, XDP_HEADROOM_BYTES};
 pub use geometry::Geometry;
+pub use lane::Lane;
 pub use memory::Pages;
-pub use pool::{Hugepages, Mempool, MempoolBuilder};
+pub use plan::PoolPlan;
+pub use pool::{Hugepages, Mempool};
+pub use zone::{ZonePolicy, ZoneSpec};

@@ -1,6 +1,6 @@
-//! Maps the pool's packet memory, once and for good.
+//! Maps the pool's packet memory, once and for good, and blocks for its bookkeeping.
 //!
-//! Owns: the mmap calls. Never does: unmap, hand out references. Invariant: the address range up to
+//! Owns: the mmap and mbind calls. Never does: unmap packet memory, hand out references. Invariant: the address range up to
 //! the next power of two above the mapping belongs to this pool alone, so that one mask tells
 //! whether an offset can be one of this pool's.
 //!
@@ -16,7 +16,7 @@ use std::{io, ptr, ptr::NonNull};
 use crate::{Hugepages, PoolError};
 
 /// Size of a hugepage in bytes; the only size that is asked for.
-const HUGEPAGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGEPAGE_BYTES: usize = 2 << 20;
 
 /// What kind of pages a pool lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,39 +32,139 @@ pub(crate) struct Mapping {
     pub(crate) base: NonNull<u8>,
     pub(crate) span_bytes: usize,
     pub(crate) pages: Pages,
-    pub(crate) warning: Option<String>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Which part of a mapping lies on which NUMA node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Binding {
+    /// Offset in bytes, a multiple of the page size.
+    pub(crate) at: usize,
+    pub(crate) len_bytes: usize,
+    pub(crate) node: u32,
 }
 
 /// Maps `len_bytes` of zeroed, populated memory.
-pub(crate) fn map(len_bytes: usize, hugepages: Hugepages) -> Result<Mapping, PoolError> {
+pub(crate) fn map(
+    len_bytes: usize,
+    hugepages: Hugepages,
+    bindings: &[Binding],
+) -> Result<Mapping, PoolError> {
     let len_bytes = len_bytes.next_multiple_of(HUGEPAGE_BYTES);
     let span_bytes = len_bytes.next_power_of_two();
     let failed = |source| PoolError::Map { mib: (len_bytes >> 20) as u64, source };
 
     let pages = (len_bytes / HUGEPAGE_BYTES) as u64;
-    let mut warning = None;
+    let mut warnings = Vec::new();
     if hugepages != Hugepages::Off {
         // A failed MAP_FIXED may leave a hole in its range, where another thread's mapping can come to
         // lie; so base pages get a range of their own below.
         let base = reserve(span_bytes).map_err(failed)?;
-        match commit(base, len_bytes, libc::MAP_HUGETLB, libc::MADV_NORMAL) {
-            Ok(()) => return Ok(Mapping { base, span_bytes, pages: Pages::Huge, warning }),
+        let kind = PageKind { flags: libc::MAP_HUGETLB, advice: libc::MADV_NORMAL };
+        match commit(base, len_bytes, &kind, bindings, &mut warnings) {
+            Ok(()) => return Ok(Mapping { base, span_bytes, pages: Pages::Huge, warnings }),
             Err(_) if hugepages == Hugepages::Require => {
-                return Err(PoolError::Hugepages { pages, free: free_hugepages() });
+                return Err(PoolError::Hugepages {
+                    pages,
+                    free: free_hugepages(),
+                    remedy: remedy(pages, bindings),
+                });
             }
-            Err(error) => {
-                warning = Some(format!(
-                    "pool: too few hugepages of 2 MiB: it takes {pages}, {} are free ({error}); using base pages. \
-                     For fewer TLB misses: echo {pages} > /proc/sys/vm/nr_hugepages",
-                    free_hugepages()
+            Err(failure) => {
+                warnings.clear();
+                warnings.push(format!(
+                    "pool: too few hugepages of 2 MiB: it takes {pages}, {} are free ({}); using base pages. \
+                     For fewer TLB misses: {}",
+                    free_hugepages(),
+                    failure.source,
+                    remedy(pages, bindings)
                 ));
             }
         }
     }
     let base = reserve(span_bytes).map_err(failed)?;
     let advice = if hugepages == Hugepages::Off { libc::MADV_NOHUGEPAGE } else { libc::MADV_HUGEPAGE };
-    commit(base, len_bytes, 0, advice).map_err(failed)?;
-    Ok(Mapping { base, span_bytes, pages: Pages::Base, warning })
+    commit(base, len_bytes, &PageKind { flags: 0, advice }, bindings, &mut warnings).map_err(|failure| {
+        match failure.binding {
+            Some(Binding { node, len_bytes, .. }) => {
+                PoolError::Node { node, mib: (len_bytes >> 20) as u64, source: failure.source }
+            }
+            None => failed(failure.source),
+        }
+    })?;
+    Ok(Mapping { base, span_bytes, pages: Pages::Base, warnings })
+}
+
+/// How to reserve hugepages, on the nodes where they are needed.
+fn remedy(pages: u64, bindings: &[Binding]) -> String {
+    if bindings.is_empty() {
+        return format!("echo {pages} > /proc/sys/vm/nr_hugepages");
+    }
+    let one = |binding: &Binding| {
+        let pages = binding.len_bytes.div_ceil(HUGEPAGE_BYTES);
+        let node = binding.node;
+        format!("echo {pages} > /sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
+    };
+    bindings.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// A block of zeroed memory for the pool's own bookkeeping.
+pub(crate) struct Block {
+    start: NonNull<u8>,
+    len_bytes: usize,
+}
+
+// SAFETY: a block only gives out its address; who may access which part of it is up to its user.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    /// Maps at least `len_bytes`, aligned to a page, on the memory of a NUMA node if one is given and
+    /// has some left. Pages that are never touched take no memory.
+    ///
+    /// # Panics
+    /// If the machine has no memory or address space left, as any allocation.
+    pub(crate) fn new(len_bytes: usize, node: Option<u32>) -> Self {
+        let len_bytes = len_bytes.max(1);
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no other memory.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len_bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        assert!(start != libc::MAP_FAILED, "no memory: {}", io::Error::last_os_error());
+        let start = NonNull::new(start.cast()).expect("the kernel maps nothing at address 0");
+        if let Some(node) = node {
+            // Where the bookkeeping lies is only a matter of speed.
+            let _ = bind(start, len_bytes, MPOL_PREFERRED, node);
+        }
+        Self { start, len_bytes }
+    }
+
+    /// Its first byte.
+    #[inline(always)]
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length, unmapped once; the user's accesses are over.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len_bytes) };
+    }
+}
+
+/// The CPU that the calling thread runs on.
+pub(crate) fn current_cpu() -> Option<u32> {
+    // SAFETY: takes no pointer.
+    u32::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
 /// Memory of the machine in bytes.
@@ -98,35 +198,115 @@ fn reserve(span_bytes: usize) -> io::Result<NonNull<u8>> {
     Ok(unsafe { NonNull::new_unchecked(start.add(slack)) })
 }
 
-/// Puts memory behind the first `len_bytes` of the reservation.
-fn commit(base: NonNull<u8>, len_bytes: usize, flags: i32, advice: i32) -> io::Result<()> {
+/// What pages to map.
+struct PageKind {
+    flags: i32,
+    advice: i32,
+}
+
+/// Why memory could not be had, and for which binding.
+struct CommitError {
+    source: io::Error,
+    binding: Option<Binding>,
+}
+
+/// Puts memory behind the first `len_bytes` of the reservation: maps, binds, and then touches it.
+fn commit(
+    base: NonNull<u8>,
+    len_bytes: usize,
+    kind: &PageKind,
+    bindings: &[Binding],
+    warnings: &mut Vec<String>,
+) -> Result<(), CommitError> {
+    let failed = |source| CommitError { source, binding: None };
     // SAFETY: MAP_FIXED replaces a part of the reservation, which nobody else uses.
     let at = unsafe {
         libc::mmap(
             base.as_ptr().cast(),
             len_bytes,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | flags,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | kind.flags,
             -1,
             0,
         )
     };
     if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+        return Err(failed(io::Error::last_os_error()));
     }
     // SAFETY: the range was mapped just above. A kernel without transparent hugepages refuses: it is
     // advice.
-    unsafe { libc::madvise(at, len_bytes, advice) };
+    unsafe { libc::madvise(at, len_bytes, kind.advice) };
+    let mut unbound = None;
+    for binding in bindings {
+        // SAFETY: the bindings lie within the mapping.
+        let start = unsafe { base.add(binding.at) };
+        if let Err(error) = bind(start, binding.len_bytes, MPOL_BIND, binding.node) {
+            match error.raw_os_error() {
+                // Forbidden, by a container's seccomp filter say, or a kernel without NUMA: slower, not wrong.
+                Some(libc::EPERM | libc::ENOSYS) => unbound = Some(error),
+                _ => return Err(CommitError { source: error, binding: Some(*binding) }),
+            }
+        }
+    }
+    if let Some(error) = unbound {
+        warnings.push(format!(
+            "pool: memory can't be bound to NUMA nodes ({error}); frames may lie on any node. Allow mbind(2), in a \
+             container by --cap-add SYS_NICE"
+        ));
+    }
     // Now rather than on the data path: there, memory that can't be had is a SIGBUS.
-    // SAFETY: the range was mapped just above.
-    if unsafe { libc::madvise(at, len_bytes, libc::MADV_POPULATE_WRITE) } < 0 {
-        let error = io::Error::last_os_error();
-        // EINVAL: a kernel before 5.14 does not know it, and faults the pages in one by one.
-        if error.raw_os_error() != Some(libc::EINVAL) {
-            return Err(error);
+    let whole = [Binding { at: 0, len_bytes, node: 0 }];
+    for part in if bindings.is_empty() { &whole } else { bindings } {
+        // SAFETY: the part lies within the mapping.
+        let populated = unsafe {
+            libc::madvise(base.add(part.at).as_ptr().cast(), part.len_bytes, libc::MADV_POPULATE_WRITE)
+        };
+        if populated < 0 {
+            let source = io::Error::last_os_error();
+            // EINVAL: a kernel before 5.14 does not know it, and faults the pages in one by one.
+            if source.raw_os_error() != Some(libc::EINVAL) {
+                release(base, len_bytes);
+                return Err(CommitError { source, binding: (!bindings.is_empty()).then_some(*part) });
+            }
         }
     }
     Ok(())
+}
+
+/// Takes the memory away again, above all hugepages, and keeps the addresses reserved.
+fn release(base: NonNull<u8>, len_bytes: usize) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: MAP_FIXED replaces a part of the reservation, which nobody else uses.
+    unsafe { libc::mmap(base.as_ptr().cast(), len_bytes, libc::PROT_NONE, flags, -1, 0) };
+}
+
+/// Policies of mbind(2) (linux/mempolicy.h).
+const MPOL_PREFERRED: i32 = 1;
+const MPOL_BIND: i32 = 2;
+/// The most NUMA nodes of a kernel (MAX_NUMNODES with the largest NODES_SHIFT, 10).
+const MAX_NODES: u32 = 1024;
+
+/// Sets the NUMA node that a range's memory comes from, before it is touched: mbind(2).
+fn bind(start: NonNull<u8>, len_bytes: usize, policy: i32, node: u32) -> io::Result<()> {
+    let mut nodes = [0_u64; MAX_NODES as usize / 64];
+    let Some(word) = nodes.get_mut(node as usize / 64) else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    *word = 1 << (node % 64);
+    // SAFETY: the kernel reads MAX_NODES bits of `nodes`; of the range it only changes the policy.
+    // (It takes the number of bits plus one.)
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            start.as_ptr(),
+            len_bytes,
+            policy,
+            nodes.as_ptr(),
+            u64::from(MAX_NODES) + 1,
+            0,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn free_hugepages() -> u64 {

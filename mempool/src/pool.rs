@@ -1,27 +1,23 @@
-//! `Mempool` and its builder.
+//! `Mempool`: the pool itself, and what the control plane can ask of it.
 //!
-//! Owns: the packet memory and the zones. Never does: anything on the data path; that is the pool
-//! cache's part. Invariant: a pool lives as long as the process, so frames can't outlive it.
+//! Owns: the packet memory, the zones, the lanes, and who holds which cache slot. Never does:
+//! anything on the data path; that is the pool cache's part. Invariant: a pool lives as long as the
+//! process, so frames can't outlive it.
 
-use std::fmt;
+use std::{fmt, sync::Mutex};
 
 use crate::{
-    Audit, Census, Geometry, Pages, PoolCache, PoolError,
+    Audit, CacheCensus, CacheId, Census, Geometry, Lane, MempoolBuilder, Pages, PoolCache, PoolCounts,
+    PoolError, PoolPlan, ZonePolicy,
     barn::Barn,
-    census::{CacheCounters, Sums},
-    frame::XDP_HEADROOM_BYTES,
-    memory,
+    census::CacheCounters,
+    lane::{LANES_A_CACHE, Lanes},
+    memory::{self, Binding},
     pair::SheafPair,
-    sheaf,
-    sync::Mutex,
+    sync::Ordering,
+    zone::Zone,
 };
 
-/// The smallest packet that must fit behind the headroom, in bytes: an Ethernet frame (IEEE 802.3).
-const SMALLEST_PACKET_BYTES: u32 = 64;
-/// The most frames: indices are u32, and a zone's sheaves must be countable too.
-const MAX_FRAMES: u64 = 1 << 30;
-/// The most pool caches: far above the largest machines.
-const MAX_CACHES: u32 = 4096;
 /// How often the census looks again while cores exchange sheaves under its eyes.
 const CENSUS_ATTEMPTS: u32 = 1000;
 
@@ -37,172 +33,129 @@ pub enum Hugepages {
     Off,
 }
 
-/// Asks for a pool. Made by [`Mempool::builder`].
-#[derive(Clone, Debug)]
-pub struct MempoolBuilder {
-    frames: u64,
-    frame_size: u32,
-    headroom: u32,
-    hugepages: Hugepages,
-    zones: u32,
-    caches: u32,
-    cores: u32,
-}
-
-impl MempoolBuilder {
-    /// Number of frames, 1 to 2^30. Default: 16,384.
-    #[must_use]
-    pub fn frames(mut self, frames: u64) -> Self {
-        self.frames = frames;
-        self
-    }
-
-    /// Size of a frame in bytes: 2048 (default) or 4096.
-    #[must_use]
-    pub fn frame_size(mut self, bytes: u32) -> Self {
-        self.frame_size = bytes;
-        self
-    }
-
-    /// Bytes that stay free before each packet, besides the 256 that the kernel keeps (XDP headroom):
-    /// 0 (default) to `frame_size - 320`.
-    #[must_use]
-    pub fn headroom(mut self, bytes: u32) -> Self {
-        self.headroom = bytes;
-        self
-    }
-
-    /// Whether to use hugepages. Default: [`Hugepages::Auto`].
-    #[must_use]
-    pub fn hugepages(mut self, hugepages: Hugepages) -> Self {
-        self.hugepages = hugepages;
-        self
-    }
-
-    /// Number of zones: 1 (default) is the only one served.
-    #[must_use]
-    pub fn zones(mut self, zones: u32) -> Self {
-        self.zones = zones;
-        self
-    }
-
-    /// The most pool caches at one time, one for each thread that allocates or frees: 1 to 4,096.
-    /// Default: 128.
-    #[must_use]
-    pub fn caches(mut self, caches: u32) -> Self {
-        self.caches = caches;
-        self
-    }
-
-    /// Number of cores that will use the pool, for the choice of the sheaf capacity. Default: the
-    /// CPUs that this process may use.
-    #[must_use]
-    pub fn cores(mut self, cores: u32) -> Self {
-        self.cores = cores;
-        self
-    }
-
-    /// Maps the memory and fills the barn.
-    ///
-    /// # Errors
-    /// Values outside of their range are refused before any memory is asked for; then the kernel
-    /// may refuse the memory, or there are too few hugepages.
-    pub fn build(self) -> Result<&'static Mempool, PoolError> {
-        self.check()?;
-        let size = self.frame_size as u16;
-        let len_bytes = self.frames as usize * usize::from(size);
-        let mapping = memory::map(len_bytes, self.hugepages)?;
-        let frames = self.frames as u32;
-        let geometry = Geometry::new(mapping.base, mapping.span_bytes, frames, size, self.headroom as u16);
-        let capacity = sheaf::capacity_for(frames, self.cores.max(1));
-        let zones = Box::new([Zone { barn: Barn::new(0, frames, capacity, self.caches) }]);
-        let counters = (0..self.caches).map(|_| CacheCounters::default()).collect();
-        let pool: &'static Mempool = Box::leak(Box::new(Mempool {
-            geometry,
-            zones,
-            counters,
-            free_slots: Mutex::new((0..self.caches).rev().collect()),
-            pages: mapping.pages,
-            warning: mapping.warning,
-        }));
-        #[cfg(debug_assertions)]
-        POOLS.lock().expect("no panic under this lock").push(geometry);
-        Ok(pool)
-    }
-
-    fn check(&self) -> Result<(), PoolError> {
-        if !(1..=MAX_FRAMES).contains(&self.frames) {
-            return Err(PoolError::Frames { asked: self.frames, max: MAX_FRAMES });
-        }
-        if !matches!(self.frame_size, 2048 | 4096) {
-            return Err(PoolError::FrameSize { asked: self.frame_size });
-        }
-        let max = self.frame_size - u32::from(XDP_HEADROOM_BYTES) - SMALLEST_PACKET_BYTES;
-        if self.headroom > max {
-            return Err(PoolError::Headroom { asked: self.headroom, size: self.frame_size, max });
-        }
-        if self.zones != 1 {
-            return Err(PoolError::Zones { asked: self.zones });
-        }
-        if !(1..=MAX_CACHES).contains(&self.caches) {
-            return Err(PoolError::Caches { asked: self.caches, max: MAX_CACHES });
-        }
-        let (bytes, memory) = (self.frames * u64::from(self.frame_size), memory::physical_bytes());
-        if bytes > memory {
-            return Err(PoolError::Memory {
-                frames: self.frames,
-                size: self.frame_size,
-                asked_mib: bytes >> 20,
-                memory_mib: memory >> 20,
-                max: memory / u64::from(self.frame_size),
-            });
-        }
-        Ok(())
-    }
-}
-
-/// The part of a pool whose memory lies on one NUMA node.
-struct Zone {
-    barn: Barn,
-}
-
 /// A pool of frames. Lives as long as the process; threads use it through a [`PoolCache`] each.
 pub struct Mempool {
     geometry: Geometry,
     zones: Box<[Zone]>,
+    lanes: Lanes,
     counters: Box<[CacheCounters]>,
-    /// Counter slots that no cache holds; also guards joining against an audit.
-    free_slots: Mutex<Vec<u32>>,
+    slots: Mutex<Slots>,
+    policy: ZonePolicy,
+    plan: PoolPlan,
     pages: Pages,
-    warning: Option<String>,
+    warnings: Vec<String>,
+    #[cfg(debug_assertions)]
+    shadow: &'static crate::shadow::Shadow,
+}
+
+/// Who holds which cache slot. Its lock also guards joining against an audit, and lanes against each
+/// other.
+struct Slots {
+    free: Vec<u32>,
+    /// How many caches have held each slot, and whether one does and is not about to leave.
+    held: Vec<(u32, bool)>,
 }
 
 impl Mempool {
     /// Starts a pool of 16,384 frames of 2,048 bytes.
     pub fn builder() -> MempoolBuilder {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-        MempoolBuilder {
-            frames: 16_384,
-            frame_size: 2048,
-            headroom: 0,
-            hugepages: Hugepages::Auto,
-            zones: 1,
-            caches: 128,
-            cores,
-        }
+        MempoolBuilder::new()
     }
 
-    /// A pool cache for the calling thread.
+    pub(crate) fn build(asked: &MempoolBuilder, plan: &PoolPlan) -> Result<&'static Self, PoolError> {
+        let zone_bytes = plan.frames_a_zone as usize * plan.frame_size as usize;
+        let specs = asked.zones.iter().enumerate();
+        let bindings: Vec<Binding> = specs
+            .clone()
+            .filter_map(|(at, zone)| {
+                Some(Binding { at: at * zone_bytes, len_bytes: zone_bytes, node: zone.node? })
+            })
+            .collect();
+        let mapping = memory::map(zone_bytes * asked.zones.len(), asked.hugepages, &bindings)?;
+        let (frames, size) = (plan.frames as u32, plan.frame_size as u16);
+        let geometry = Geometry::new(mapping.base, mapping.span_bytes, frames, size, asked.headroom as u16);
+        let zones = specs
+            .map(|(at, zone)| Zone::new(Barn::new(&plan.barn(at as u32, zone.node)), &zone.cpus))
+            .collect();
+        #[cfg(debug_assertions)]
+        let shadow = Box::leak(Box::new(crate::shadow::Shadow::new(frames)));
+        #[cfg(debug_assertions)]
+        crate::shadow::register(geometry, shadow);
+        Ok(Box::leak(Box::new(Self {
+            geometry,
+            zones,
+            lanes: Lanes::new(asked.lanes, asked.caches, LANES_A_CACHE),
+            counters: (0..asked.caches).map(|_| CacheCounters::default()).collect(),
+            slots: Mutex::new(Slots {
+                free: (0..asked.caches).rev().collect(),
+                held: vec![(0, false); asked.caches as usize],
+            }),
+            policy: asked.policy,
+            plan: plan.clone(),
+            pages: mapping.pages,
+            warnings: mapping.warnings,
+            #[cfg(debug_assertions)]
+            shadow,
+        })))
+    }
+
+    /// A pool cache for the calling thread, in the zone of the CPU that it runs on; so an lcore pins
+    /// itself first. Zone 0 for a CPU that no zone names.
     ///
     /// # Errors
     /// [`PoolError::CachesInUse`] if all that the pool was built for are joined.
     pub fn cache(&'static self) -> Result<PoolCache, PoolError> {
+        let cpu = memory::current_cpu();
+        let zone = self.zones.iter().position(|zone| cpu.is_some_and(|cpu| zone.cpus.contains(&cpu)));
+        self.cache_in(zone.unwrap_or(0) as u32)
+    }
+
+    /// A pool cache of a given zone, 0 to zones - 1.
+    ///
+    /// # Errors
+    /// [`PoolError::NoZone`] if there is no such zone; [`PoolError::CachesInUse`] if all caches that
+    /// the pool was built for are joined.
+    pub fn cache_in(&'static self, zone: u32) -> Result<PoolCache, PoolError> {
+        let zones = self.zones.len() as u32;
+        let barn = &self.zones.get(zone as usize).ok_or(PoolError::NoZone { zone, zones })?.barn;
         let max = self.counters.len() as u32;
-        let mut free_slots = self.free_slots.lock().expect("no panic under this lock");
-        let barn = &self.zones[0].barn;
-        let slot = free_slots.pop().ok_or(PoolError::CachesInUse { max, more: max + 1 })?;
-        let pair = SheafPair::join(barn).expect("the barn has two empty sheaves for each slot");
-        Ok(PoolCache::new(self, barn, slot, pair))
+        let mut slots = self.slots();
+        let slot = slots.free.pop().ok_or(PoolError::CachesInUse { max, more: max + 1 })?;
+        let pair = SheafPair::join(barn, zone, slot % barn.shards());
+        let pair = pair.expect("the barn has two empty sheaves for each slot");
+        let (generation, is_held) = &mut slots.held[slot as usize];
+        *is_held = true;
+        let id = CacheId { slot, generation: *generation };
+        self.counters[slot as usize]
+            .cpu
+            .store(memory::current_cpu().map_or(0, |cpu| cpu + 1), Ordering::Relaxed);
+        self.counters[slot as usize].zone.store(zone, Ordering::Relaxed);
+        Ok(PoolCache::new(self, zone, id, pair))
+    }
+
+    /// Opens a lane: full sheaves go from the cache `from`, which frees frames of the zone of `to`, to
+    /// the cache `to`, which allocates, without a read-modify-write and not through the barn. Declare
+    /// one for each pair of lcores of which one sends what the other receives. Both take it up the
+    /// next time that they exchange a sheaf or come to a [`boundary`](PoolCache::boundary). It ends
+    /// with the first of the two caches, or by [`Lane::close`].
+    ///
+    /// # Errors
+    /// If a cache has left or both are one, if all lanes that the pool was built for are in use, or if
+    /// 16 lead from or to one of the caches already.
+    pub fn lane(&'static self, from: CacheId, to: CacheId) -> Result<Lane, PoolError> {
+        let slots = self.slots();
+        let is_held = |id: CacheId| slots.held.get(id.slot as usize) == Some(&(id.generation, true));
+        if from == to || !is_held(from) || !is_held(to) {
+            return Err(PoolError::LaneOfNone);
+        }
+        let zone = self.counters[to.slot as usize].zone.load(Ordering::Relaxed);
+        let ticket = self.lanes.open(from.slot, to.slot, zone)?;
+        Ok(Lane { pool: self, ticket })
+    }
+
+    pub(crate) fn close_lane(&self, ticket: crate::lane::LaneTicket) {
+        let _slots = self.slots();
+        self.lanes.close(ticket);
     }
 
     /// The address arithmetic of this pool.
@@ -217,7 +170,12 @@ impl Mempool {
 
     /// Frames in a sheaf: 28, 60 or 124.
     pub fn sheaf_capacity(&self) -> u32 {
-        self.zones[0].barn.sheaves.capacity()
+        self.plan.capacity
+    }
+
+    /// The sizes that it was built with.
+    pub fn plan(&self) -> &PoolPlan {
+        &self.plan
     }
 
     /// What kind of pages the memory lies on.
@@ -225,9 +183,27 @@ impl Mempool {
         self.pages
     }
 
-    /// What the user should know about how the pool was built, one line.
-    pub fn warning(&self) -> Option<&str> {
-        self.warning.as_deref()
+    /// What the user should know about how the pool was built, a line each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Number of zones.
+    pub fn zone_count(&self) -> u32 {
+        self.zones.len() as u32
+    }
+
+    /// Frames in the barn of a zone, 0 to zones - 1.
+    ///
+    /// # Panics
+    /// If there is no such zone.
+    pub fn frames_in_barn(&self, zone: u32) -> u64 {
+        self.zones[zone as usize].barn.frames()
+    }
+
+    /// The zone of a frame; `None` for an index that is not of this pool.
+    pub fn zone_of_frame(&self, index: crate::FrameIndex) -> Option<u32> {
+        self.zone_of(index.0).map(|zone| zone as u32)
     }
 
     /// Where the frames are now. May be called by any thread at any time; it looks again, a bounded
@@ -236,10 +212,10 @@ impl Mempool {
         let frames = u64::from(self.frames());
         let mut attempt = 0;
         loop {
-            let before = Sums::of(&self.counters);
+            let before = self.counts();
             let barn = self.zones.iter().map(|zone| zone.barn.frames()).sum();
-            let after = Sums::of(&self.counters);
-            let census = Census::new(frames, barn, after);
+            let after = self.counts();
+            let census = Census::new(frames, barn, &after);
             attempt += 1;
             if before == after && census.adds_up() || attempt == CENSUS_ATTEMPTS {
                 return census;
@@ -248,16 +224,37 @@ impl Mempool {
         }
     }
 
-    /// Walks the barn and says exactly which frames are home. `None` while a pool cache is joined.
+    /// What all caches together did since the pool was built.
+    pub fn counts(&self) -> PoolCounts {
+        PoolCounts::sum(&self.counters)
+    }
+
+    /// The caches that are joined, with the frames that lie in each.
+    pub fn caches(&self) -> Vec<CacheCensus> {
+        let slots = self.slots();
+        let held = self.counters.iter().zip(&slots.held).filter(|(_, (_, is_held))| *is_held);
+        held.map(|(counters, _)| CacheCensus {
+            cpu: counters.cpu.load(Ordering::Relaxed).checked_sub(1),
+            zone: counters.zone.load(Ordering::Relaxed),
+            frames: counters.read().cached(),
+        })
+        .collect()
+    }
+
+    /// Walks the barns and says exactly which frames are home. `None` while a pool cache is joined.
     pub fn audit(&self) -> Option<Audit> {
-        let free_slots = self.free_slots.lock().expect("no panic under this lock");
-        if free_slots.len() < self.counters.len() {
+        let slots = self.slots();
+        if slots.free.len() < self.counters.len() {
             return None;
         }
         let mut seen = vec![0_u8; self.frames() as usize];
         for zone in &self.zones {
-            // SAFETY: no cache is joined, and none can join while the slots are locked.
-            unsafe { zone.barn.walk(|index| seen[index as usize] = seen[index as usize].saturating_add(1)) };
+            zone.barn.walk(&mut |index| {
+                // A frame in the barn of another zone is not home.
+                if zone.range().contains(index) {
+                    seen[index as usize] = seen[index as usize].saturating_add(1);
+                }
+            });
         }
         let which = |wanted: fn(u8) -> bool| {
             let found = seen.iter().enumerate().filter(move |(_, count)| wanted(**count));
@@ -267,13 +264,53 @@ impl Mempool {
         Some(Audit { home: u64::from(self.frames()) - missing.len() as u64, missing, twice })
     }
 
+    pub(crate) fn zones(&self) -> &[Zone] {
+        &self.zones
+    }
+
+    pub(crate) fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    pub(crate) fn policy(&self) -> ZonePolicy {
+        self.policy
+    }
+
     pub(crate) fn counters(&self, slot: u32) -> &CacheCounters {
         &self.counters[slot as usize]
     }
 
+    #[cfg(debug_assertions)]
+    pub(crate) fn shadow(&self) -> &'static crate::shadow::Shadow {
+        self.shadow
+    }
+
+    /// The zone of a frame index.
+    pub(crate) fn zone_of(&self, index: u32) -> Option<usize> {
+        (index < self.frames()).then(|| (index / self.plan.frames_a_zone) as usize)
+    }
+
+    /// The barn of a zone, and the shard of it that the cache in `slot` calls home.
+    pub(crate) fn barn_of(&self, zone: u32, slot: u32) -> (&Barn, u32) {
+        let barn = &self.zones[zone as usize].barn;
+        (barn, slot % barn.shards())
+    }
+
+    /// Takes note that a cache is about to leave: no lane is opened for it any more.
+    pub(crate) fn begin_leave(&self, slot: u32) {
+        let (generation, is_held) = &mut self.slots().held[slot as usize];
+        *generation = generation.wrapping_add(1);
+        *is_held = false;
+    }
+
     /// Frees the slot of a cache whose sheaves were given back.
     pub(crate) fn leave(&self, slot: u32) {
-        self.free_slots.lock().expect("no panic under this lock").push(slot);
+        self.counters[slot as usize].cpu.store(0, Ordering::Relaxed);
+        self.slots().free.push(slot);
+    }
+
+    fn slots(&self) -> std::sync::MutexGuard<'_, Slots> {
+        self.slots.lock().expect("no panic under this lock")
     }
 }
 
@@ -282,24 +319,8 @@ impl fmt::Debug for Mempool {
         f.debug_struct("Mempool")
             .field("frames", &self.frames())
             .field("frame_bytes", &self.geometry.frame_bytes())
+            .field("zones", &self.zones.len())
             .field("pages", &self.pages)
             .finish_non_exhaustive()
     }
-}
-
-/// All pools of the process, so that a debug build can name a frame by its address alone.
-#[cfg(debug_assertions)]
-static POOLS: std::sync::Mutex<Vec<Geometry>> = std::sync::Mutex::new(Vec::new());
-
-/// The name of the frame that an address lies in.
-#[cfg(debug_assertions)]
-pub(crate) fn name_of(data: std::ptr::NonNull<u8>) -> String {
-    let pools = POOLS.lock().expect("no panic under this lock");
-    for geometry in pools.iter() {
-        let addr = (data.addr().get() as u64).wrapping_sub(geometry.base().addr().get() as u64);
-        if addr < geometry.umem_bytes() {
-            return format!("frame {} of {}", geometry.index_of(addr), geometry.frames());
-        }
-    }
-    "a frame of no known pool".to_owned()
 }

@@ -30,7 +30,8 @@ fn bad_values_are_refused_with_the_legal_ones() {
         (builder(64).frame_size(4096).headroom(9999), "allowed: 0 to 3776 bytes"),
         (builder(1 << 30).frame_size(4096), "this machine has"),
         (builder(64).zones(0), "zones=0 is not possible"),
-        (builder(64).zones(2), "zones=2 is not possible"),
+        (builder(64).zones(65), "zones=65 is not possible; allowed: 1 to 64"),
+        (builder(64).lanes(4097), "lanes=4097 is not possible; allowed: 0 to 4096"),
         (builder(64).caches(0), "caches=0 is not possible; allowed: 1 to 4096"),
     ];
     for (builder, expected) in refusals {
@@ -53,7 +54,7 @@ fn required_hugepages_that_are_not_there_are_named() {
         Ok(pool) => assert_eq!(pool.pages(), Pages::Huge), // This machine has 512 MiB of them.
     }
     let auto = Mempool::builder().frames(frames).build().unwrap();
-    assert_eq!(auto.pages() == Pages::Base, auto.warning().is_some_and(|text| text.contains("nr_hugepages")));
+    assert_eq!(auto.pages() == Pages::Base, auto.warnings().iter().any(|text| text.contains("nr_hugepages")));
 }
 
 #[test]

@@ -72,7 +72,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
 
     let mut watch = Watch::new(pool, &mut opened);
     let mut printer = Printer::new(args.json);
-    pool.warning().into_iter().for_each(|warning| eprintln!("warning: {warning}"));
+    pool.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
     opened.iter().flat_map(|port| &port.warnings).for_each(|warning| eprintln!("warning: {warning}"));
     if printer.start(&args, pool, &opened, &cpus).is_err() {
         stop.raise(); // Nobody reads.

@@ -1,0 +1,160 @@
+//! The open sheaves in which a pool cache gathers frames of zones other than its own.
+//!
+//! Owns: one sheaf of each foreign zone that this cache has freed frames of. Never does: mix zones.
+//! Invariant: the sheaf of zone z holds frames of zone z alone, and goes home whole; or half full,
+//! when it has waited for long enough.
+
+use crate::{lane::LaneEnds, pair::Traffic, sheaf::SheafId, zone::Zone};
+
+/// After how many bursts an open sheaf goes home although it is not full. Long enough that a sheaf
+/// of a steady flow fills; short enough that its own zone does not miss the frames.
+pub(crate) const FOREIGN_BURSTS: u32 = 64;
+
+/// The open sheaves of one cache, by zone.
+pub(crate) struct OpenSheaves {
+    open: Box<[Option<OpenSheaf>]>,
+    /// Frames in all of them.
+    held: u32,
+    /// Bursts since one was last handed in half full or begun.
+    age: u32,
+}
+
+#[derive(Clone, Copy)]
+struct OpenSheaf {
+    id: SheafId,
+    len: u32,
+}
+
+impl OpenSheaves {
+    /// None open, for a pool of `zones` zones.
+    pub(crate) fn new(zones: usize) -> Self {
+        Self { open: vec![None; zones].into(), held: 0, age: 0 }
+    }
+
+    /// Frames in them.
+    #[inline(always)]
+    pub(crate) fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Adds a frame of a foreign zone; a full sheaf goes home first.
+    ///
+    /// # Safety
+    /// The caller must own the frame, which must be of zone `zone`.
+    pub(crate) unsafe fn push(
+        &mut self,
+        zones: &[Zone],
+        zone: usize,
+        slot: u32,
+        frame: u32,
+        lanes: &mut LaneEnds,
+    ) -> Traffic {
+        let mut traffic = Traffic::default();
+        let barn = &zones[zone].barn;
+        let capacity = barn.sheaves.capacity();
+        let home = slot % barn.shards();
+        let open = self.open[zone].get_or_insert_with(|| OpenSheaf {
+            id: barn.join(home).expect("the barn has empty sheaves for each cache"),
+            len: 0,
+        });
+        if open.len == capacity {
+            // SAFETY: the open sheaf is this cache's and full of frames.
+            let frames = unsafe { barn.sheaves.content(open.id, capacity) };
+            barn.sheaves.check(frames);
+            if lanes.put(barn, zone as u32, frames) {
+                traffic.lane_out += u64::from(capacity);
+                traffic.lane_puts += 1;
+            } else {
+                open.id = barn.put(open.id, home);
+                traffic.barn_out += u64::from(capacity);
+                traffic.barn_puts += 1;
+            }
+            open.len = 0;
+            self.held -= capacity;
+        }
+        // SAFETY: the sheaf is this cache's and has room.
+        unsafe { barn.sheaves.write(open.id, open.len, &[frame]) };
+        open.len += 1;
+        self.held += 1;
+        traffic
+    }
+
+    /// Takes up to `want` frames of a foreign zone, those that were gathered or those of a sheaf from
+    /// its barn, and hands them to `visit`. Returns how many: 0 if there are none.
+    pub(crate) fn take(
+        &mut self,
+        zones: &[Zone],
+        zone: usize,
+        slot: u32,
+        want: usize,
+        visit: &mut dyn FnMut(&[u32]),
+    ) -> (usize, Traffic) {
+        let mut traffic = Traffic::default();
+        let barn = &zones[zone].barn;
+        let home = slot % barn.shards();
+        if self.open[zone].is_none() {
+            self.open[zone] = barn.join(home).map(|id| OpenSheaf { id, len: 0 });
+        }
+        let Some(open) = &mut self.open[zone] else { return (0, traffic) };
+        if open.len == 0
+            && let Some((id, len)) = barn.get(open.id, &mut { home })
+        {
+            // SAFETY: `get` made this thread the owner of the sheaf.
+            barn.sheaves.check(unsafe { barn.sheaves.content(id, len) });
+            *open = OpenSheaf { id, len };
+            self.held += len;
+            traffic.barn_in += u64::from(len);
+            traffic.barn_gets += 1;
+        }
+        let now = (want as u32).min(open.len);
+        if now == 0 {
+            return (0, traffic);
+        }
+        // SAFETY: the open sheaf is this cache's.
+        let frames = unsafe { barn.sheaves.content(open.id, open.len) };
+        open.len -= now;
+        self.held -= now;
+        visit(&frames[open.len as usize..]);
+        (now as usize, traffic)
+    }
+
+    /// Counts a burst. Whether the sheaves have waited for long enough.
+    #[inline(always)]
+    pub(crate) fn is_due(&mut self) -> bool {
+        if self.held == 0 {
+            return false;
+        }
+        self.age += 1;
+        self.is_overdue()
+    }
+
+    /// As `is_due` said last.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.age >= FOREIGN_BURSTS
+    }
+
+    /// Sends all frames home.
+    pub(crate) fn flush(&mut self, zones: &[Zone], slot: u32) -> Traffic {
+        let mut traffic = Traffic::default();
+        for (zone, open) in zones.iter().zip(&mut self.open) {
+            let Some(open) = open else { continue };
+            // SAFETY: the open sheaf is this cache's.
+            let frames = unsafe { zone.barn.sheaves.content(open.id, open.len) };
+            zone.barn.put_loose(frames, slot % zone.barn.shards());
+            traffic.barn_out += u64::from(std::mem::take(&mut open.len));
+        }
+        self.held = 0;
+        self.age = 0;
+        traffic
+    }
+
+    /// Gives the empty sheaves back; the cache leaves. To be called after `flush`.
+    pub(crate) fn leave(&mut self, zones: &[Zone], slot: u32) {
+        for (zone, open) in zones.iter().zip(&mut self.open) {
+            if let Some(open) = open.take() {
+                debug_assert_eq!(open.len, 0);
+                zone.barn.leave(open.id, slot % zone.barn.shards());
+            }
+        }
+    }
+}

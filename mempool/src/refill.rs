@@ -1,0 +1,203 @@
+//! What a pool cache does when its loaded sheaf can't serve: exchange, sort, flush, join and leave.
+//!
+//! Owns: nothing. Never does: run more than once in a sheaf of net operations, besides at short
+//! allocations and frames of foreign zones. Invariant: as that of `cache`. The order in which frames
+//! are looked for: spare sheaf, lanes, the own zone's barn from its home shard on, other zones if the
+//! policy allows it; then the other caches are asked, and the count is short.
+
+use std::mem::MaybeUninit;
+
+use crate::{
+    PoolCache, ZonePolicy,
+    lane::give_back,
+    sync::{Ordering, add},
+};
+
+/// How many short allocations go by between two flush requests of one cache: each request makes
+/// every other cache of the zone give sheaves back.
+const SHORTS_A_REQUEST: u32 = 16;
+
+impl PoolCache {
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take_slowly(&mut self, want: usize, visit: &mut dyn FnMut(&[u32])) -> usize {
+        self.sync_lanes();
+        let barn = &self.own_zone().barn;
+        let mut taken = 0;
+        while taken < want {
+            let now = self.pair.load(barn, &mut self.lanes, want - taken);
+            if now == 0 {
+                break;
+            }
+            visit(self.pair.take_loaded(now));
+            taken += now;
+        }
+        add(&self.counters.taken_slowly, taken as u64);
+        if taken < want && self.pool.policy() == ZonePolicy::Prefer {
+            taken += self.borrow(want - taken, visit);
+        }
+        if taken < want {
+            self.fall_short();
+        } else {
+            self.shorts_to_request = 0;
+        }
+        self.publish_traffic();
+        taken
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn give_slowly(&mut self, count: usize, fill: &mut dyn FnMut(&mut [MaybeUninit<u32>], usize)) {
+        self.sync_lanes();
+        let barn = &self.own_zone().barn;
+        let mut given = 0;
+        while given < count {
+            let now = self.pair.unload(barn, &mut self.lanes, count - given);
+            debug_assert!(now > 0);
+            fill(self.pair.room_loaded(now), given);
+            // SAFETY: `fill` wrote every slot; see `give_with`.
+            unsafe { self.settle(now) };
+            given += now;
+        }
+        add(&self.counters.given_slowly, count as u64);
+        self.publish_traffic();
+    }
+
+    /// Sorts `count` slots that were written in the loaded sheaf: own frames stay, others go to the
+    /// open sheaves of their zones.
+    ///
+    /// # Safety
+    /// As for [`settle`](Self::settle).
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn sort_out(&mut self, count: usize) {
+        let pool = self.pool;
+        let zones = pool.zones();
+        let own = self.own_zone().range();
+        // SAFETY: the caller says that they were written.
+        let slots = unsafe { self.pair.room_loaded(count).assume_init_mut() };
+        let mut kept = 0;
+        let mut foreign = 0;
+        for at in 0..count {
+            let frame = slots[at];
+            if own.contains(frame) {
+                slots[kept] = frame;
+                kept += 1;
+                continue;
+            }
+            let Some(zone) = pool.zone_of(frame) else {
+                panic!("pool: index {frame} was given; allowed: 0 to {}, as taken", pool.frames() - 1);
+            };
+            // SAFETY: the caller gives the frame, and it is of that zone.
+            let traffic = unsafe { self.foreign.push(zones, zone, self.id.slot, frame, &mut self.lanes) };
+            self.counters.add_traffic(traffic);
+            foreign += 1;
+        }
+        // SAFETY: the first `kept` slots are written with frames of the own zone.
+        unsafe { self.pair.given(kept) };
+        add(&self.counters.foreign, foreign);
+    }
+
+    /// Takes up to `want` frames of other zones, the next zone first.
+    fn borrow(&mut self, want: usize, visit: &mut dyn FnMut(&[u32])) -> usize {
+        let zones = self.pool.zones();
+        let mut borrowed = 0;
+        for step in 1..zones.len() {
+            let zone = (self.zone as usize + step) % zones.len();
+            while borrowed < want {
+                let (now, traffic) = self.foreign.take(zones, zone, self.id.slot, want - borrowed, visit);
+                self.counters.add_traffic(traffic);
+                if now == 0 {
+                    break;
+                }
+                borrowed += now;
+            }
+        }
+        add(&self.counters.borrowed, borrowed as u64);
+        borrowed
+    }
+
+    /// There was no frame: counts it, and asks the other caches of the zone now and then.
+    fn fall_short(&mut self) {
+        add(&self.counters.short, 1);
+        if self.shorts_to_request == 0 {
+            self.shorts_to_request = SHORTS_A_REQUEST;
+            self.flush_seen = self.own_zone().request_flush(); // There is nothing here to give.
+        }
+        self.shorts_to_request -= 1;
+    }
+
+    /// The rare part of [`boundary`](Self::boundary).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn tend(&mut self) {
+        self.sync_lanes();
+        if self.foreign.is_overdue() {
+            let traffic = self.foreign.flush(self.pool.zones(), self.id.slot);
+            self.counters.add_traffic(traffic);
+        }
+        let request = self.own_zone().flush_request();
+        if request != self.flush_seen {
+            self.flush_seen = request;
+            self.give_up();
+        }
+    }
+
+    /// Gives up what other cores of the zone ask for: the spare sheaf, what lies in lanes, and the
+    /// loaded sheaf too if nothing was allocated since the last request.
+    fn give_up(&mut self) {
+        let taken = self.counters.taken.load(Ordering::Relaxed);
+        let is_idle = taken == self.taken_at_request;
+        self.taken_at_request = taken;
+        let barn = &self.own_zone().barn;
+        self.pair.flush(barn, is_idle);
+        let mut moved = 0;
+        while let Some((id, len)) = self.lanes.take(barn) {
+            // SAFETY: `take` made this thread the owner of the sheaf.
+            barn.put_loose(unsafe { barn.sheaves.content(id, len) }, self.id.slot % barn.shards());
+            give_back(barn, id);
+            moved += u64::from(len);
+        }
+        self.count_moved(moved);
+        add(&self.counters.flushes, 1);
+        self.publish_traffic();
+    }
+
+    fn sync_lanes(&mut self) {
+        let lanes = self.pool.lanes();
+        if self.lanes.is_stale(lanes) {
+            // A lane that ends must have all its sheaves.
+            self.pair.own_both(&self.own_zone().barn);
+            let moved = self.lanes.sync(lanes, &|zone| self.pool.barn_of(zone, self.id.slot));
+            self.count_moved(moved);
+        }
+    }
+
+    /// Counts frames that went from lanes to barns by this cache's hand.
+    fn count_moved(&self, frames: u64) {
+        add(&self.counters.lane_in, frames);
+        add(&self.counters.barn_out, frames);
+    }
+
+    fn publish_traffic(&mut self) {
+        self.counters.add_traffic(std::mem::take(&mut self.pair.traffic));
+    }
+}
+
+impl Drop for PoolCache {
+    fn drop(&mut self) {
+        let zones = self.pool.zones();
+        let slot = self.id.slot;
+        // No new lanes from here on.
+        self.pool.begin_leave(slot);
+        let barn = &self.own_zone().barn;
+        self.pair.flush(barn, true);
+        let moved = self.lanes.leave(self.pool.lanes(), &|zone| self.pool.barn_of(zone, slot));
+        self.count_moved(moved);
+        self.counters.add_traffic(self.foreign.flush(zones, slot));
+        self.foreign.leave(zones, slot);
+        self.pair.leave(barn);
+        self.publish_traffic();
+        self.pool.leave(slot);
+    }
+}
