@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! ids:   | full | full | ...            ... | empty | empty | empty |
-//!        0        full ->                <- empty           ids.len()
+//!        0        full ->                <- empty             room
 //! ```
 //! One stack grows from each end. The sheaf that was handed in last leaves first: its slots, and
 //! the frames that they name, are the ones most likely to be in a cache still. Each operation takes
@@ -33,8 +33,15 @@ pub(crate) struct Shard {
     partial: AtomicU32,
     /// Frames in it.
     partial_len: AtomicU32,
-    ids: Box<[AtomicU32]>,
+    ids: Box<[IdLine]>,
+    room: u32,
 }
+
+/// Sheaf ids, a cache line of them.
+#[repr(align(64))]
+struct IdLine([AtomicU32; IDS_A_LINE]);
+
+const IDS_A_LINE: usize = 16;
 
 /// A shard whose lock the caller holds.
 pub(crate) struct Locked<'a>(&'a Shard);
@@ -43,8 +50,23 @@ impl Shard {
     /// A shard without sheaves, with room for `room` of them.
     pub(crate) fn new(room: u32) -> Self {
         let word = |value| AtomicU32::new(value);
-        let ids = (0..room).map(|_| word(NONE)).collect();
-        Self { lock: word(0), full: word(0), empty: word(0), partial: word(NONE), partial_len: word(0), ids }
+        let line = |_| IdLine(std::array::from_fn(|_| word(NONE)));
+        let ids = (0..room.div_ceil(IDS_A_LINE as u32)).map(line).collect();
+        Self {
+            lock: word(0),
+            full: word(0),
+            empty: word(0),
+            partial: word(NONE),
+            partial_len: word(0),
+            ids,
+            room,
+        }
+    }
+
+    /// The word for the id at a place of the two stacks.
+    fn id(&self, at: u32) -> &AtomicU32 {
+        debug_assert!(at < self.room);
+        &self.ids[at as usize / IDS_A_LINE].0[at as usize % IDS_A_LINE]
     }
 
     /// Frames in the shard. Exact only while nobody exchanges sheaves.
@@ -83,8 +105,8 @@ impl Locked<'_> {
     pub(crate) fn push_full(&mut self, id: SheafId, sheaves: &Sheaves) {
         sheaves.touch(id);
         let at = self.0.full.load(Ordering::Relaxed);
-        debug_assert!(at + self.0.empty.load(Ordering::Relaxed) < self.0.ids.len() as u32);
-        self.0.ids[at as usize].store(id.0, Ordering::Relaxed);
+        debug_assert!(at + self.0.empty.load(Ordering::Relaxed) < self.0.room);
+        self.0.id(at).store(id.0, Ordering::Relaxed);
         self.0.full.store(at + 1, Ordering::Relaxed);
     }
 
@@ -92,8 +114,8 @@ impl Locked<'_> {
     pub(crate) fn push_empty(&mut self, id: SheafId, sheaves: &Sheaves) {
         sheaves.touch(id);
         let count = self.0.empty.load(Ordering::Relaxed) + 1;
-        debug_assert!(count + self.0.full.load(Ordering::Relaxed) <= self.0.ids.len() as u32);
-        self.0.ids[self.0.ids.len() - count as usize].store(id.0, Ordering::Relaxed);
+        debug_assert!(count + self.0.full.load(Ordering::Relaxed) <= self.0.room);
+        self.0.id(self.0.room - count).store(id.0, Ordering::Relaxed);
         self.0.empty.store(count, Ordering::Relaxed);
     }
 
@@ -103,7 +125,7 @@ impl Locked<'_> {
         let full = self.0.full.load(Ordering::Relaxed);
         let (id, len) = if full > 0 {
             self.0.full.store(full - 1, Ordering::Relaxed);
-            (self.0.ids[full as usize - 1].load(Ordering::Relaxed), sheaves.capacity())
+            (self.0.id(full - 1).load(Ordering::Relaxed), sheaves.capacity())
         } else {
             let id = self.0.partial.load(Ordering::Relaxed);
             if id == NONE {
@@ -121,7 +143,7 @@ impl Locked<'_> {
         if count == 0 {
             return None;
         }
-        let id = SheafId(self.0.ids[self.0.ids.len() - count as usize].load(Ordering::Relaxed));
+        let id = SheafId(self.0.id(self.0.room - count).load(Ordering::Relaxed));
         self.0.empty.store(count - 1, Ordering::Relaxed);
         sheaves.touch(id);
         Some(id)
@@ -158,8 +180,8 @@ impl Locked<'_> {
             // SAFETY: the lock makes this thread the owner of the shard's sheaves.
             unsafe { sheaves.content(id, len) }.iter().for_each(|index| visit(*index));
         };
-        for at in 0..self.0.full.load(Ordering::Relaxed) as usize {
-            visit_sheaf(SheafId(self.0.ids[at].load(Ordering::Relaxed)), sheaves.capacity());
+        for at in 0..self.0.full.load(Ordering::Relaxed) {
+            visit_sheaf(SheafId(self.0.id(at).load(Ordering::Relaxed)), sheaves.capacity());
         }
         let partial = self.0.partial.load(Ordering::Relaxed);
         if partial != NONE {

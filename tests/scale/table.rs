@@ -1,0 +1,56 @@
+//! The figures as text.
+
+use std::fmt::Write;
+
+use crate::{
+    figures::{CORES, Figures},
+    sheaves,
+    traffic::{BURST, IN_FLIGHT, Sample, Traffic},
+};
+
+/// One table a traffic, a block of columns for each kind of figure.
+pub(crate) fn render(figures: &Figures) -> String {
+    let mut text = format!(
+        "What it costs cores to allocate and free frames: {IN_FLIGHT} in flight, bursts of {BURST},\n\
+         {} frames where a pool's size can be chosen. Sheaves hold {} frames at {} cores.\n\
+         Written by tests/scale/run.\n",
+        sheaves::FRAMES,
+        join(figures.capacities),
+        join(CORES)
+    );
+    for traffic in Traffic::ALL {
+        let _ = write!(text, "\n{}\n", traffic.title());
+        block(&mut text, figures, traffic, "read-modify-writes a packet", |sample| {
+            format!("{:.4}", sample.rmws())
+        });
+        block(&mut text, figures, traffic, "line transfers a packet", |sample| {
+            format!("{:.4}", sample.transfers())
+        });
+        block(&mut text, figures, traffic, "busiest line, of all transfers", |sample| {
+            match sample.tally.transfers {
+                0 => "-".to_owned(),
+                _ => format!("{:.1} %", 100.0 * sample.busiest()),
+            }
+        });
+    }
+    text
+}
+
+fn block(text: &mut String, figures: &Figures, traffic: Traffic, what: &str, figure: fn(&Sample) -> String) {
+    let _ = write!(text, "  {what:<32}");
+    for cores in CORES {
+        let _ = write!(text, "{cores:>8}");
+    }
+    text.push_str(" cores\n");
+    for row in figures.of(traffic) {
+        let _ = write!(text, "    {:<30}", row.allocator);
+        for sample in &row.samples {
+            let _ = write!(text, "{:>8}", figure(sample));
+        }
+        text.push('\n');
+    }
+}
+
+fn join<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
+    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(", ")
+}
