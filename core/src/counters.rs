@@ -91,6 +91,8 @@ pub struct QueueCounters {
     rx_bytes: AtomicU64,
     tx_packets: AtomicU64,
     tx_bytes: AtomicU64,
+    /// Two's complement: see [`QueueTotals::held`].
+    held: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
 }
 
@@ -107,6 +109,18 @@ impl QueueCounters {
     pub fn add_tx(&self, packets: u64, bytes: u64) {
         add(&self.tx_packets, packets);
         add(&self.tx_bytes, bytes);
+    }
+
+    /// Says how many frames the queue holds now.
+    #[inline(always)]
+    pub fn set_held(&self, frames: u64) {
+        self.held.store(frames, Ordering::Relaxed);
+    }
+
+    /// Counts frames that went into the queue's rings, or out of them if negative.
+    #[inline(always)]
+    pub fn add_held(&self, frames: i64) {
+        add(&self.held, frames as u64);
     }
 
     /// Counts dropped packets.
@@ -130,6 +144,7 @@ impl QueueCounters {
             rx_bytes: load(&self.rx_bytes),
             tx_packets: load(&self.tx_packets),
             tx_bytes: load(&self.tx_bytes),
+            held: load(&self.held) as i64,
             drops: std::array::from_fn(|reason| load(&self.drops[reason])),
         }
     }
@@ -146,6 +161,9 @@ pub struct QueueTotals {
     pub tx_packets: u64,
     /// Bytes handed to the device.
     pub tx_bytes: u64,
+    /// Frames in the queue's rings and with the kernel. Each end of a ring port counts what it puts in
+    /// and takes out, so only the sum of both tells what lies between them.
+    pub held: i64,
     drops: [u64; DropReason::ALL.len()],
 }
 
@@ -167,6 +185,7 @@ impl std::ops::AddAssign for QueueTotals {
         self.rx_bytes += other.rx_bytes;
         self.tx_packets += other.tx_packets;
         self.tx_bytes += other.tx_bytes;
+        self.held += other.held;
         for (sum, count) in self.drops.iter_mut().zip(other.drops) {
             *sum += count;
         }

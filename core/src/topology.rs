@@ -7,6 +7,8 @@ use std::{fs, path::Path};
 
 use hwlocality::object::{TopologyObject, attributes::ObjectAttributes, types::ObjectType};
 
+use sheafio_mempool::ZoneSpec;
+
 use crate::CoreError;
 
 /// The machine, as far as placement needs it.
@@ -29,6 +31,18 @@ pub struct NumaNode {
     pub memory_bytes: u64,
     /// Its CPUs; may be none.
     pub cpus: Vec<u32>,
+    /// The distance to each of the machine's nodes in the order of [`Topology::nodes`], 10 to itself
+    /// (ACPI SLIT, as the kernel shows it); empty if not known.
+    pub distances: Vec<u32>,
+}
+
+/// The zones that a pool should have on a machine, for a set of CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Zoning {
+    /// What [`MempoolBuilder::zone_specs`](sheafio_mempool::MempoolBuilder::zone_specs) takes.
+    pub specs: Vec<ZoneSpec>,
+    /// What the user should know about it, a line each.
+    pub warnings: Vec<String>,
 }
 
 /// A physical core.
@@ -49,7 +63,56 @@ impl Topology {
     /// [`CoreError::Topology`] if hwloc can't.
     pub fn detect() -> Result<Self, CoreError> {
         let found = hwlocality::Topology::new().map_err(|error| CoreError::Topology(error.to_string()))?;
-        Ok(Self::from_hwloc(&found))
+        let mut topology = Self::from_hwloc(&found);
+        for node in &mut topology.nodes {
+            let path = format!("/sys/devices/system/node/node{}/distance", node.id);
+            let text = fs::read_to_string(path).unwrap_or_default();
+            node.distances = text.split_whitespace().filter_map(|distance| distance.parse().ok()).collect();
+        }
+        Ok(topology)
+    }
+
+    /// A zone for each NUMA node that the CPUs belong to. CPUs of a node without memory, and those of
+    /// no node, go to the nearest node that has some; one warning says so.
+    pub fn zones_for(&self, cpus: &[u32]) -> Zoning {
+        let mut zoning = Zoning::default();
+        let mut moved = Vec::new();
+        for &cpu in cpus {
+            let own = self.nodes.iter().position(|node| node.cpus.contains(&cpu));
+            let Some(home) = self.nearest_with_memory(own) else { continue };
+            if own != Some(home) && self.nodes.len() > 1 {
+                moved.push((cpu, home));
+            }
+            let node = Some(self.nodes[home].id);
+            match zoning.specs.iter_mut().find(|spec| spec.node == node) {
+                Some(spec) => spec.cpus.push(cpu),
+                None => zoning.specs.push(ZoneSpec { node, cpus: vec![cpu] }),
+            }
+        }
+        if self.nodes.len() < 2 || zoning.specs.is_empty() {
+            // There is nothing to choose from.
+            zoning.specs = vec![ZoneSpec { node: None, cpus: cpus.to_vec() }];
+        }
+        if !moved.is_empty() {
+            let moved: Vec<_> = moved
+                .iter()
+                .map(|(cpu, home)| format!("CPU {cpu} uses node {}", self.nodes[*home].id))
+                .collect();
+            zoning.warnings.push(format!(
+                "pool: {}: its own NUMA node has no memory. Choose CPUs of a node with memory for full speed",
+                moved.join(", ")
+            ));
+        }
+        zoning
+    }
+
+    /// The node itself if it has memory, else the nearest that has; of equally near ones the first.
+    fn nearest_with_memory(&self, own: Option<usize>) -> Option<usize> {
+        let with_memory = (0..self.nodes.len()).filter(|node| self.nodes[*node].memory_bytes > 0);
+        with_memory.min_by_key(|node| {
+            let distance = own.and_then(|own| self.nodes[own].distances.get(*node));
+            (own != Some(*node), distance.copied().unwrap_or(u32::MAX))
+        })
     }
 
     fn from_hwloc(found: &hwlocality::Topology) -> Self {
@@ -67,6 +130,7 @@ impl Topology {
             id: number(object).unwrap_or(0),
             memory_bytes: memory_bytes(object),
             cpus: cpus(object),
+            distances: Vec::new(),
         };
         let core = |object: &TopologyObject| Core {
             package: object.first_ancestor_with_type(ObjectType::Package).and_then(number),
@@ -141,6 +205,50 @@ mod tests {
     #[test]
     fn an_unknown_machine_still_gets_cpus() {
         assert_eq!(Topology::default().pick_cpus(&[0, 1, 2], 2, Some(3)), [1, 2]);
+    }
+
+    /// Node 0 with CPUs 0 and 1; node 1 without memory, CPUs 2 and 3; node 2 with CPU 4.
+    fn with_an_empty_node() -> Topology {
+        let node = |id: u32, memory_bytes, cpus: &[u32], distances: [u32; 3]| NumaNode {
+            id,
+            memory_bytes,
+            cpus: cpus.to_vec(),
+            distances: distances.to_vec(),
+        };
+        let nodes = vec![
+            node(0, 1 << 30, &[0, 1], [10, 40, 30]),
+            node(1, 0, &[2, 3], [40, 10, 20]),
+            node(2, 1 << 30, &[4], [30, 20, 10]),
+        ];
+        Topology { packages: vec![0], nodes, cores: vec![] }
+    }
+
+    #[test]
+    fn each_node_with_lcores_becomes_a_zone() {
+        let zoning = with_an_empty_node().zones_for(&[1, 4]);
+        let zone = |node, cpus: &[u32]| ZoneSpec { node: Some(node), cpus: cpus.to_vec() };
+        assert_eq!(zoning.specs, [zone(0, &[1]), zone(2, &[4])]);
+        assert!(zoning.warnings.is_empty());
+        assert_eq!(with_an_empty_node().zones_for(&[0, 1]).specs, [zone(0, &[0, 1])]);
+    }
+
+    #[test]
+    fn cpus_of_an_empty_node_go_to_the_nearest_with_one_warning() {
+        let zoning = with_an_empty_node().zones_for(&[2, 0, 3]);
+        let zone = |node, cpus: &[u32]| ZoneSpec { node: Some(node), cpus: cpus.to_vec() };
+        assert_eq!(zoning.specs, [zone(2, &[2, 3]), zone(0, &[0])]);
+        assert_eq!(zoning.warnings.len(), 1);
+        assert!(zoning.warnings[0].contains("CPU 2 uses node 2, CPU 3 uses node 2"), "{:?}", zoning.warnings);
+    }
+
+    #[test]
+    fn a_cpu_of_no_node_gets_memory_all_the_same() {
+        let zoning = with_an_empty_node().zones_for(&[77]);
+        assert_eq!(zoning.specs, [ZoneSpec { node: Some(0), cpus: vec![77] }]);
+        assert_eq!(zoning.warnings.len(), 1);
+        let nowhere = Topology::default().zones_for(&[0, 1]);
+        assert_eq!(nowhere.specs, [ZoneSpec { node: None, cpus: vec![0, 1] }]);
+        assert!(nowhere.warnings.is_empty());
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl RingQueue {
         });
         self.incoming.release();
         self.counters.add_rx(unread as u64, bytes);
+        self.counters.add_held(-(unread as i64));
         self.counters.add_drops(DropReason::RxUnread, unread as u64);
         unread as u64
     }
@@ -85,6 +86,7 @@ impl Queue for RingQueue {
         // SAFETY: the first `received` spare entries were written just above.
         unsafe { burst.commit(received) };
         self.counters.add_rx(received as u64, bytes);
+        self.counters.add_held(-(received as i64));
         received
     }
 
@@ -112,6 +114,7 @@ impl Queue for RingQueue {
         burst.forget_front(sent);
         self.outgoing.publish();
         self.counters.add_tx(sent as u64, bytes);
+        self.counters.add_held(sent as i64);
         sent
     }
 
@@ -142,6 +145,7 @@ impl Queue for RingQueue {
                 });
             }
             self.counters.add_drops(DropReason::TxUnsent, unsent);
+            self.counters.add_held(-(unsent as i64));
             returned += unsent;
         }
         Closed { returned, retired: 0 }

@@ -104,9 +104,9 @@ pub struct XskQueue<K: Kernel> {
     /// Kicks, and wake-ups, that are left out after the kernel said [`Wake::Later`].
     kick_backoff: u32,
     wake_backoff: u32,
-    // Cold.
     /// Frames whose descriptors could not be trusted.
     lost: u32,
+    // Cold.
     closed: Option<Closed>,
 }
 
@@ -140,8 +140,15 @@ impl<K: Kernel> XskQueue<K> {
     }
 
     /// Frames that lie in the rings or with the kernel.
+    #[inline(always)]
     pub fn frames_held(&self) -> u64 {
         u64::from(self.with_rx) + u64::from(self.with_tx)
+    }
+
+    /// Tells the control plane how many frames are here.
+    #[inline(always)]
+    fn publish_held(&self) {
+        self.counters.set_held(self.frames_held() + u64::from(self.lost));
     }
 
     /// Puts frames into the fill ring, so that the kernel can receive before the first poll.
@@ -347,6 +354,7 @@ impl<K: Kernel> Queue for XskQueue<K> {
             self.postpone = 0;
             self.kick();
         }
+        self.publish_held();
         received
     }
 
@@ -357,6 +365,7 @@ impl<K: Kernel> Queue for XskQueue<K> {
         // 1. Reclaim completions in bulk.
         self.reclaim(cache);
         if self.gone {
+            self.publish_held();
             return self.drop_burst(cache, burst);
         }
         // 2. Send.
@@ -366,6 +375,7 @@ impl<K: Kernel> Queue for XskQueue<K> {
             self.postpone = 0;
             self.kick();
         }
+        self.publish_held();
         sent
     }
 

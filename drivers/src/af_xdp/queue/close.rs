@@ -49,6 +49,7 @@ impl<K: Kernel> XskQueue<K> {
         self.kernel.shut();
         (self.with_rx, self.with_tx, self.lost, self.fill_target) = (0, 0, 0, 0);
         (self.gone, self.tx_waits) = (true, false);
+        self.publish_held();
         let closed = Closed { returned: held - retired, retired };
         self.closed = Some(closed);
         closed
