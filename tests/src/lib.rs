@@ -1,13 +1,15 @@
-//! What the tests share: network namespaces, the command under test, kernel peers.
+//! What the tests share: network namespaces, the command under test, kernel peers, probes.
 //!
 //! Owns: namespaces with the prefix `sheafio-`, which it deletes again. Never does: touch an
 //! interface that it did not make. Invariant: whatever a test starts ends with it.
 
 mod command;
 mod netns;
+mod probes;
 
 pub use command::{Ended, Fwd, example, run_sheafio, sheafio};
 pub use netns::{Netns, Veth, run, succeeds};
+pub use probes::{COLD, build_probes};
 
 /// Whether tests with network namespaces can run; if not, says why where `tests/run` shows it.
 ///
