@@ -136,10 +136,12 @@ impl<T> Producer<T> {
         debug_assert!(self.next.wrapping_sub(self.seen_consumer) + count as u32 <= self.ring.size);
         let first = self.next & (self.ring.size - 1);
         let run = count.min((self.ring.size - first) as usize);
+        // A copy, for `value` may write to memory that the compiler can't tell from this ring's.
+        let slots = self.ring.slots;
         let mut write = |at, slot: usize| {
             self.ring.touch(slot as u32);
             // SAFETY: slot < size, and it is the producer's: between next and consumer + size.
-            unsafe { self.ring.slots.add(slot).write(value(at)) };
+            unsafe { slots.add(slot).write(value(at)) };
         };
         // Two straight runs, before and after the end of the ring, that the compiler can unroll.
         (0..run).for_each(|at| write(at, first as usize + at));
@@ -221,9 +223,10 @@ impl<T> Consumer<T> {
     where
         T: Copy,
     {
+        let slots = self.ring.slots; // A copy, as in `Producer::write_each`.
         self.visit_slots(count, |at, slot| {
             // SAFETY: the caller was told that the slot is the consumer's and written; T is Copy.
-            visit(at, unsafe { self.ring.slots.add(slot).read() });
+            visit(at, unsafe { slots.add(slot).read() });
         });
     }
 
@@ -231,10 +234,11 @@ impl<T> Consumer<T> {
     /// as many. Their slots are the producer's after `release`.
     #[inline(always)]
     pub(crate) fn read_each(&mut self, count: usize, mut visit: impl FnMut(usize, T)) {
+        let slots = self.ring.slots; // A copy, as in `Producer::write_each`.
         self.visit_slots(count, |at, slot| {
             // SAFETY: the caller was told that the slot is the consumer's and written; `next` moves
             // past it, so it is read once.
-            visit(at, unsafe { self.ring.slots.add(slot).read() });
+            visit(at, unsafe { slots.add(slot).read() });
         });
         self.next = self.next.wrapping_add(count as u32);
     }

@@ -5,11 +5,13 @@
 //! frame index is in exactly one place; what is taken here is not in a sheaf any more, what is given
 //! here was taken before. This file is the fast path; `refill` is what happens when it ends.
 
+#[cfg(debug_assertions)]
+use std::panic::Location;
 use std::{fmt, mem::MaybeUninit};
 
 use crate::{
-    Burst, Frame, FrameIndex, Geometry, Mempool, census::CacheCounters, foreign::OpenSheaves, lane::LaneEnds,
-    pair::SheafPair, sheaf::FrameRange, sync::add, zone::Zone,
+    Burst, Frame, FrameIndex, Geometry, Mempool, census::CacheCounters, copy::copy_indices,
+    foreign::OpenSheaves, lane::LaneEnds, pair::SheafPair, sync::add, zone::Zone,
 };
 
 /// A thread's own access to a pool. Made by [`Mempool::cache`]; every thread, lcore or not, has
@@ -19,10 +21,6 @@ pub struct PoolCache {
     pub(crate) pair: SheafPair,
     pub(crate) counters: &'static CacheCounters,
     geometry: Geometry,
-    /// The own zone's frames.
-    range: FrameRange,
-    /// Whether there are zones besides the own one.
-    has_foreign: bool,
     // Warm: each burst boundary.
     pub(crate) foreign: OpenSheaves,
     pub(crate) flush_seen: u32,
@@ -52,8 +50,6 @@ impl PoolCache {
             pair,
             counters: pool.counters(id.slot),
             geometry: *pool.geometry(),
-            range: zones[zone as usize].range(),
-            has_foreign: zones.len() > 1,
             foreign: OpenSheaves::new(zones.len()),
             flush_seen: zones[zone as usize].flush_request(),
             lanes: LaneEnds::new(pool.lanes(), id.slot),
@@ -91,13 +87,17 @@ impl PoolCache {
     #[must_use]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn alloc(&mut self) -> Option<Frame> {
-        let mut frame = None;
-        let geometry = self.geometry;
-        self.take_with(1, |indices| {
-            // SAFETY: indices in sheaves are frames of this pool, and this one is now this call's.
-            frame = Some(unsafe { geometry.packet(indices[0], 0) });
-        });
-        frame
+        // Not by way of `take_with`: what a closure that the slow path is given captures lies in
+        // memory on the fast path too.
+        if !self.pair.has(1) {
+            return self.alloc_slowly();
+        }
+        let index = self.pair.take_loaded(1)[0];
+        #[cfg(debug_assertions)]
+        self.pool.shadow().take(&[index], Location::caller());
+        add(&self.counters.taken, 1);
+        // SAFETY: indices in sheaves are frames of this pool, and this one is now this call's.
+        Some(unsafe { self.geometry.packet(index, 0) })
     }
 
     /// Gives one frame back.
@@ -107,16 +107,18 @@ impl PoolCache {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn free(&mut self, frame: Frame) {
-        let geometry = self.geometry;
-        let addr = geometry.addr(&frame);
+        let addr = self.geometry.addr(&frame);
         self.check(addr);
         let _ = frame.into_data();
-        // SAFETY: the frame was owned by the caller and its handle is gone; one slot is written.
-        unsafe {
-            self.give_with(1, |slots, _| {
-                slots[0].write(geometry.index_within(addr));
-            });
+        let index = self.geometry.index_within(addr);
+        if !self.pair.has_quick_room(1) {
+            // SAFETY: the frame was owned by the caller and its handle is gone.
+            return unsafe { self.free_slowly(FrameIndex(index)) };
         }
+        self.pair.room_loaded(1)[0].write(index);
+        // SAFETY: as above.
+        unsafe { self.settle(1) };
+        add(&self.counters.given, 1);
     }
 
     /// Adds up to `want` empty frames to a burst, within its limit. Returns how many: fewer if the
@@ -137,18 +139,21 @@ impl PoolCache {
         assert!(len <= self.geometry.data_bytes(), "a packet of {len} bytes does not fit into a frame");
         let spare = burst.spare();
         let want = want.min(spare.len());
-        let geometry = self.geometry;
-        let mut written = 0;
-        let taken = self.take_with(want, |indices| {
-            for (entry, &index) in spare[written..].iter_mut().zip(indices) {
-                // SAFETY: indices in sheaves are frames of this pool, now this burst's.
-                entry.write(unsafe { geometry.packet(index, len as u16) });
-            }
-            written += indices.len();
-        });
-        // SAFETY: the first `taken` spare entries were written just above.
-        unsafe { burst.commit(taken) };
-        taken
+        if !self.pair.has(want) {
+            return self.alloc_packets_slowly(burst, want, len);
+        }
+        let geometry = &self.geometry;
+        let indices = self.pair.take_loaded(want);
+        #[cfg(debug_assertions)]
+        self.pool.shadow().take(indices, Location::caller());
+        for (entry, &index) in spare.iter_mut().zip(indices) {
+            // SAFETY: indices in sheaves are frames of this pool, now this burst's.
+            entry.write(unsafe { geometry.packet(index, len as u16) });
+        }
+        // SAFETY: the first `want` spare entries were written just above.
+        unsafe { burst.commit(want) };
+        add(&self.counters.taken, want as u64);
+        want
     }
 
     /// Gives all frames of a burst back in bulk. Returns how many.
@@ -158,17 +163,24 @@ impl PoolCache {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn free_burst(&mut self, burst: &mut Burst) -> usize {
-        let geometry = self.geometry;
+        let geometry = &self.geometry;
         let count = burst.len();
-        let addrs = burst.iter().fold(0, |addrs, frame| addrs | geometry.addr(frame));
-        self.check(addrs);
-        // SAFETY: the frames are the burst's, which forgets them just below; every slot is written.
-        unsafe {
-            self.give_with(count, |slots, at| {
-                for (slot, frame) in slots.iter_mut().zip(&burst[at..]) {
-                    slot.write(geometry.index_within(geometry.addr(frame)));
-                }
-            });
+        let mut addrs = 0;
+        if self.pair.has_quick_room(count) {
+            for (slot, frame) in self.pair.room_loaded(count).iter_mut().zip(&**burst) {
+                let addr = geometry.addr(frame);
+                addrs |= addr;
+                slot.write(geometry.index_within(addr));
+            }
+            self.check(addrs);
+            // SAFETY: every slot was written; the frames are the burst's, which forgets them below.
+            unsafe { self.settle(count) };
+            add(&self.counters.given, count as u64);
+        } else {
+            burst.iter().for_each(|frame| addrs |= geometry.addr(frame));
+            self.check(addrs);
+            // SAFETY: the frames are the burst's, which forgets them below; every slot is written.
+            unsafe { self.free_burst_slowly(burst) };
         }
         burst.forget_front(count);
         count
@@ -178,13 +190,17 @@ impl PoolCache {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn take(&mut self, out: &mut [FrameIndex]) -> usize {
-        let mut written = 0;
-        self.take_with(out.len(), |indices| {
-            for (entry, &index) in out[written..].iter_mut().zip(indices) {
-                *entry = FrameIndex(index);
-            }
-            written += indices.len();
-        })
+        let count = out.len();
+        if !self.pair.has(count) {
+            return self.take_out_slowly(out);
+        }
+        let indices = self.pair.take_loaded(count);
+        #[cfg(debug_assertions)]
+        self.pool.shadow().take(indices, Location::caller());
+        // SAFETY: both have `count` indices, and a FrameIndex is one transparently.
+        unsafe { copy_indices(indices.as_ptr(), out.as_mut_ptr().cast(), count) };
+        add(&self.counters.taken, count as u64);
+        count
     }
 
     /// Gives frames back by their indices.
@@ -194,14 +210,19 @@ impl PoolCache {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub unsafe fn give(&mut self, indices: &[FrameIndex]) {
-        // SAFETY: the caller owns the frames; every slot is written.
-        unsafe {
-            self.give_with(indices.len(), |slots, at| {
-                for (slot, index) in slots.iter_mut().zip(&indices[at..]) {
-                    slot.write(index.0);
-                }
-            });
+        let count = indices.len();
+        if !self.pair.has_quick_room(count) {
+            // SAFETY: as the caller says.
+            return unsafe { self.give_indices_slowly(indices) };
         }
+        let slots = self.pair.room_loaded(count);
+        // SAFETY: both have `count` indices, and a FrameIndex is one transparently; then every slot was
+        // written, with frames that the caller gives.
+        unsafe {
+            copy_indices(indices.as_ptr().cast(), slots.as_mut_ptr().cast(), count);
+            self.settle(count);
+        }
+        add(&self.counters.given, count as u64);
     }
 
     /// Takes up to `want` frames and hands their indices to `visit`, slice by slice, straight from
@@ -209,27 +230,15 @@ impl PoolCache {
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn take_with(&mut self, want: usize, mut visit: impl FnMut(&[u32])) -> usize {
-        let taken = if self.pair.has(want) {
-            let indices = self.pair.take_loaded(want);
-            #[cfg(debug_assertions)]
-            self.pool.shadow().take(indices, std::panic::Location::caller());
-            visit(indices);
-            want
-        } else {
-            #[cfg(debug_assertions)]
-            {
-                let place = std::panic::Location::caller();
-                let shadow = self.pool.shadow();
-                self.take_slowly(want, &mut |indices| {
-                    shadow.take(indices, place);
-                    visit(indices);
-                })
-            }
-            #[cfg(not(debug_assertions))]
-            self.take_slowly(want, &mut visit)
-        };
-        add(&self.counters.taken, taken as u64);
-        taken
+        if !self.pair.has(want) {
+            return self.take_slowly(want, &mut visit);
+        }
+        let indices = self.pair.take_loaded(want);
+        #[cfg(debug_assertions)]
+        self.pool.shadow().take(indices, Location::caller());
+        visit(indices);
+        add(&self.counters.taken, want as u64);
+        want
     }
 
     /// Gives `count` frames back: `fill(slots, at)` writes the indices of frames `at..` to all of
@@ -241,41 +250,31 @@ impl PoolCache {
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub unsafe fn give_with(&mut self, count: usize, mut fill: impl FnMut(&mut [MaybeUninit<u32>], usize)) {
-        #[cfg(debug_assertions)]
-        let mut fill = {
-            let (place, shadow) = (std::panic::Location::caller(), self.pool.shadow());
-            move |slots: &mut [MaybeUninit<u32>], at| {
-                fill(slots, at);
-                // SAFETY: `fill` wrote every slot.
-                shadow.give(unsafe { slots.assume_init_ref() }, place);
-            }
-        };
-        if self.pair.has_room(count) {
-            fill(self.pair.room_loaded(count), 0);
-            // SAFETY: the caller's `fill` wrote every slot with frames that it gives away.
-            unsafe { self.settle(count) };
-        } else {
-            self.give_slowly(count, &mut fill);
+        if !self.pair.has_quick_room(count) {
+            // SAFETY: as the caller says.
+            return unsafe { self.give_slowly(count, &mut fill) };
         }
+        fill(self.pair.room_loaded(count), 0);
+        // SAFETY: the caller's `fill` wrote every slot with frames that it gives away.
+        unsafe { self.settle(count) };
         add(&self.counters.given, count as u64);
     }
 
-    /// Counts `count` slots that were written in the loaded sheaf as its frames, once those of other
-    /// zones are taken out.
+    /// Counts `count` slots that were written in the loaded sheaf as its frames.
     ///
     /// # Safety
-    /// The last `room_loaded(count)` was written in full, with frames that are given to the pool.
+    /// The last `room_loaded(count)` was written in full, with frames of the own zone that are given to
+    /// the pool.
     #[inline(always)]
-    pub(crate) unsafe fn settle(&mut self, count: usize) {
-        if self.has_foreign {
+    #[cfg_attr(debug_assertions, track_caller)]
+    unsafe fn settle(&mut self, count: usize) {
+        #[cfg(debug_assertions)]
+        {
             // SAFETY: the caller says that they were written.
             let slots = unsafe { self.pair.room_loaded(count).assume_init_ref() };
-            if !self.range.contains_all(slots) {
-                // SAFETY: the caller says that they are frames.
-                return unsafe { self.sort_out(count) };
-            }
+            self.pool.shadow().give(slots, Location::caller());
         }
-        // SAFETY: every slot was written with a frame of the own zone.
+        // SAFETY: as the caller says.
         unsafe { self.pair.given(count) };
     }
 

@@ -36,36 +36,58 @@ impl fmt::Display for FrameIndex {
 /// It derefs to the packet's bytes. It can't be copied, and it must be given back: to a pool cache
 /// ([`PoolCache::free`](crate::PoolCache::free)) or to a queue by way of a [`Burst`](crate::Burst).
 /// A frame that is dropped is lost to its pool; debug builds panic then and name the frame.
-#[repr(C)]
+///
+/// ```text
+/// meta, bits:  63      48 47       32 31         16 15       0
+///             |  flags   |   size    |  headroom   |   len   |
+/// ```
+/// The four are one word, so that a frame is two registers and making one costs two stores.
 pub struct Frame {
     data: NonNull<u8>,
-    len: u16,
-    headroom: u16,
-    size: u16,
-    flags: u16,
+    meta: u64,
 }
 
 const _: () = assert!(size_of::<Frame>() == 16, "bursts are sized for 16-byte frames");
 
+const HEADROOM_SHIFT: u32 = 16;
+const SIZE_SHIFT: u32 = 32;
+const FLAGS_SHIFT: u32 = 48;
 /// The packet goes on in the next frame of the burst.
-const FLAG_CONTINUES: u16 = 1;
+const CONTINUES: u64 = 1 << FLAGS_SHIFT;
 
 // SAFETY: a frame owns its chunk alone; the chunk is plain memory that any thread may access.
 unsafe impl Send for Frame {}
 // SAFETY: a shared frame gives only shared access to its bytes.
 unsafe impl Sync for Frame {}
 
+/// The word of a frame's lengths, in bytes, without flags.
+#[inline(always)]
+pub(crate) const fn meta(len: u16, headroom: u16, size: u16) -> u64 {
+    len as u64 | (headroom as u64) << HEADROOM_SHIFT | (size as u64) << SIZE_SHIFT
+}
+
 impl Frame {
     /// Makes the handle of a chunk.
     ///
     /// # Safety
-    /// `data - headroom` must be the start of a chunk of `size` bytes of a pool, `headroom + len`
-    /// at most `size`, and the caller must own that chunk: no other `Frame`, sheaf or ring may
-    /// hold it.
+    /// With the lengths of [`meta`], `data - headroom` must be the start of a chunk of `size` bytes of
+    /// a pool, `headroom + len` at most `size`, and the caller must own that chunk: no other `Frame`,
+    /// sheaf or ring may hold it.
     #[inline(always)]
-    pub(crate) unsafe fn from_raw(data: NonNull<u8>, len: u16, headroom: u16, size: u16) -> Self {
-        debug_assert!(u32::from(headroom) + u32::from(len) <= u32::from(size));
-        Self { data, len, headroom, size, flags: 0 }
+    pub(crate) unsafe fn from_raw(data: NonNull<u8>, meta: u64) -> Self {
+        let frame = Self { data, meta };
+        debug_assert!(frame.headroom() + frame.len_bytes() <= frame.size());
+        frame
+    }
+
+    #[inline(always)]
+    fn len_bytes(&self) -> usize {
+        usize::from(self.meta as u16)
+    }
+
+    #[inline(always)]
+    fn size(&self) -> usize {
+        usize::from((self.meta >> SIZE_SHIFT) as u16)
     }
 
     /// Gives up the handle without freeing the frame; the caller now owns the chunk.
@@ -85,13 +107,13 @@ impl Frame {
     /// Bytes before the packet that [`prepend`](Self::prepend) can take.
     #[inline]
     pub fn headroom(&self) -> usize {
-        usize::from(self.headroom)
+        usize::from((self.meta >> HEADROOM_SHIFT) as u16)
     }
 
     /// Bytes behind the packet that [`append`](Self::append) can take.
     #[inline]
     pub fn tailroom(&self) -> usize {
-        usize::from(self.size - self.headroom - self.len)
+        self.size() - self.headroom() - self.len_bytes()
     }
 
     /// Takes `count` bytes of headroom into the packet's front and returns them, to be written.
@@ -102,8 +124,7 @@ impl Frame {
         if count > self.headroom() {
             return None;
         }
-        self.headroom -= count as u16;
-        self.len += count as u16;
+        self.meta = self.meta - ((count as u64) << HEADROOM_SHIFT) + count as u64;
         // SAFETY: the headroom was at least `count` bytes, so the result is in the same chunk.
         self.data = unsafe { self.data.sub(count) };
         Some(&mut self[..count])
@@ -117,8 +138,8 @@ impl Frame {
         if count > self.tailroom() {
             return None;
         }
-        let old_len = usize::from(self.len);
-        self.len += count as u16;
+        let old_len = self.len_bytes();
+        self.meta += count as u64; // Stays below the size, so nothing is carried.
         Some(&mut self[old_len..])
     }
 
@@ -129,8 +150,7 @@ impl Frame {
     #[inline]
     pub fn trim_front(&mut self, count: usize) {
         assert!(count <= self.len(), "trim_front({count}) of a packet of {} bytes", self.len());
-        self.headroom += count as u16;
-        self.len -= count as u16;
+        self.meta = self.meta + ((count as u64) << HEADROOM_SHIFT) - count as u64;
         // SAFETY: the packet was at least `count` bytes long, so the result is in the same chunk.
         self.data = unsafe { self.data.add(count) };
     }
@@ -142,19 +162,19 @@ impl Frame {
     #[inline]
     pub fn trim_back(&mut self, count: usize) {
         assert!(count <= self.len(), "trim_back({count}) of a packet of {} bytes", self.len());
-        self.len -= count as u16;
+        self.meta -= count as u64;
     }
 
     /// Whether the packet goes on in the next frame of the burst (`XDP_PKT_CONTD`, linux/if_xdp.h).
     #[inline]
     pub fn continues(&self) -> bool {
-        self.flags & FLAG_CONTINUES != 0
+        self.meta & CONTINUES != 0
     }
 
     /// Says whether the packet goes on in the next frame of the burst.
     #[inline]
     pub fn set_continues(&mut self, continues: bool) {
-        self.flags = self.flags & !FLAG_CONTINUES | if continues { FLAG_CONTINUES } else { 0 };
+        self.meta = self.meta & !CONTINUES | u64::from(continues) << FLAGS_SHIFT;
     }
 }
 
@@ -168,7 +188,7 @@ impl Deref for Frame {
         crate::shadow::check_use(self.data, std::panic::Location::caller());
         // SAFETY: the handle owns its chunk, data..data+len lies in it, and packet memory is zeroed
         // when mapped and never unmapped.
-        unsafe { slice::from_raw_parts(self.data.as_ptr(), usize::from(self.len)) }
+        unsafe { slice::from_raw_parts(self.data.as_ptr(), self.len_bytes()) }
     }
 }
 
@@ -179,15 +199,15 @@ impl DerefMut for Frame {
         #[cfg(debug_assertions)]
         crate::shadow::check_use(self.data, std::panic::Location::caller());
         // SAFETY: as for deref; the exclusive borrow of the only handle makes the access exclusive.
-        unsafe { slice::from_raw_parts_mut(self.data.as_ptr(), usize::from(self.len)) }
+        unsafe { slice::from_raw_parts_mut(self.data.as_ptr(), self.len_bytes()) }
     }
 }
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Frame")
-            .field("len", &self.len)
-            .field("headroom", &self.headroom)
+            .field("len", &self.len_bytes())
+            .field("headroom", &self.headroom())
             .field("continues", &self.continues())
             .finish_non_exhaustive()
     }

@@ -6,13 +6,20 @@
 
 use std::ptr::NonNull;
 
-use crate::{Frame, FrameIndex, frame::XDP_HEADROOM_BYTES};
+use crate::{
+    Frame, FrameIndex,
+    frame::{self, XDP_HEADROOM_BYTES},
+};
 
 /// The address arithmetic of a pool; drivers keep a copy next to their rings.
 #[derive(Clone, Copy, Debug)]
 pub struct Geometry {
     base: NonNull<u8>,
-    span_mask: u64,
+    /// The address bits that no frame of the pool has.
+    outside: u64,
+    /// Where the packet of frame 0 starts when it is allocated, and its lengths then.
+    packet: NonNull<u8>,
+    packet_meta: u64,
     shift: u32,
     frames: u32,
     headroom: u16,
@@ -28,8 +35,18 @@ impl Geometry {
     /// `span_bytes` is the power of two of address space that the pool owns from `base` on.
     pub(crate) fn new(base: NonNull<u8>, span_bytes: usize, frames: u32, size: u16, headroom: u16) -> Self {
         debug_assert!(span_bytes.is_power_of_two() && size.is_power_of_two());
-        let span_mask = span_bytes as u64 - 1;
-        Self { base, span_mask, shift: size.trailing_zeros(), frames, headroom, size }
+        let room = headroom + XDP_HEADROOM_BYTES;
+        Self {
+            base,
+            outside: !(span_bytes as u64 - 1),
+            // SAFETY: the builder has checked that the headroom fits into the first chunk.
+            packet: unsafe { base.add(usize::from(room)) },
+            packet_meta: frame::meta(0, room, size),
+            shift: size.trailing_zeros(),
+            frames,
+            headroom,
+            size,
+        }
     }
 
     /// Start of the UMEM, to be registered with AF_XDP sockets.
@@ -76,9 +93,10 @@ impl Geometry {
         FrameIndex(u32::try_from(addr >> self.shift).unwrap_or(u32::MAX))
     }
 
-    /// As [`index_of`](Self::index_of) for an address that was proven to be in the UMEM.
+    /// As [`index_of`](Self::index_of) for an address that was proven to be in the UMEM; of others the
+    /// result means nothing.
     #[inline(always)]
-    pub(crate) fn index_within(&self, addr: u64) -> u32 {
+    pub fn index_within(&self, addr: u64) -> u32 {
         (addr >> self.shift) as u32
     }
 
@@ -93,7 +111,7 @@ impl Geometry {
     /// once: no bit outside of the mask means that all are within.
     #[inline(always)]
     pub fn contains(&self, addrs: u64) -> bool {
-        addrs & !self.span_mask == 0
+        addrs & self.outside == 0
     }
 
     /// Whether `addr..addr + len` is a packet within one frame of the UMEM.
@@ -113,7 +131,7 @@ impl Geometry {
         debug_assert!(self.is_packet(addr, len));
         let headroom = (addr & (u64::from(self.size) - 1)) as u16;
         // SAFETY: the caller says that the address is within the UMEM and owned.
-        unsafe { Frame::from_raw(self.base.add(addr as usize), len as u16, headroom, self.size) }
+        unsafe { Frame::from_raw(self.base.add(addr as usize), frame::meta(len as u16, headroom, self.size)) }
     }
 
     /// Makes the handle of an allocated frame: headroom in front, then `len` bytes.
@@ -123,10 +141,9 @@ impl Geometry {
     #[inline(always)]
     pub(crate) unsafe fn packet(&self, index: u32, len: u16) -> Frame {
         debug_assert!(index < self.frames && u32::from(len) <= self.data_bytes());
-        let headroom = self.headroom + XDP_HEADROOM_BYTES;
         let offset = (index as usize) << self.shift;
         // SAFETY: the index is of this pool, so the chunk lies in the UMEM; the builder has checked
-        // that the headroom fits.
-        unsafe { Frame::from_raw(self.base.add(offset + usize::from(headroom)), len, headroom, self.size) }
+        // that the headroom fits, and the caller that the packet does.
+        unsafe { Frame::from_raw(self.packet.add(offset), self.packet_meta | u64::from(len)) }
     }
 }

@@ -23,13 +23,14 @@
 //! path, `refill` what it does once in a sheaf; `pair` holds the two sheaves of a cache, `foreign` those
 //! for other zones; `lane` and `barn`, which consists of `shard`s, are where sheaves are exchanged;
 //! `sheaf` is their memory. `zone`, `pool`, `builder` and `plan` tie it together, `census` counts,
-//! `geometry` is the address arithmetic, `memory` maps, and `shadow` watches in debug builds.
+//! `geometry` is the address arithmetic, `copy` moves indices, `memory` maps, and `shadow` watches in debug builds.
 
 mod barn;
 mod builder;
 mod burst;
 mod cache;
 mod census;
+mod copy;
 mod error;
 mod foreign;
 mod frame;

@@ -34,7 +34,7 @@ impl Shared {
 
     fn cache(shared: &Arc<Self>, slot: u32) -> Cache {
         let home = slot % shared.barn().shards();
-        let pair = SheafPair::join(shared.barn(), 0, home).expect("made for two caches");
+        let pair = SheafPair::join(shared.barn(), 0, home, true).expect("made for two caches");
         Cache { pair, ends: LaneEnds::new(&shared.lanes, slot), home, shared: shared.clone() }
     }
 

@@ -23,11 +23,13 @@ pub(crate) struct SheafPair {
     // Hot: every operation.
     loaded: NonNull<u32>,
     loaded_len: u32,
-    capacity: u32,
+    /// The capacity; or 0 if each frame that is given must be looked at, because there are other zones.
+    quick_room: u32,
     // Warm: every exchange.
     loaded_id: SheafId,
     spare_id: SheafId,
     spare_len: u32,
+    capacity: u32,
     /// The own sheaf, empty, that a lane's sheaf stands in for.
     set_aside: Option<SheafId>,
     zone: u32,
@@ -58,9 +60,9 @@ pub(crate) struct Traffic {
 unsafe impl Send for SheafPair {}
 
 impl SheafPair {
-    /// Takes two empty sheaves from the barn of a zone. `None` if all caches that it was made for are
-    /// joined.
-    pub(crate) fn join(barn: &Barn, zone: u32, home: u32) -> Option<Self> {
+    /// Takes two empty sheaves from the barn of a zone; `is_alone` says that there is no other zone.
+    /// `None` if all caches that it was made for are joined.
+    pub(crate) fn join(barn: &Barn, zone: u32, home: u32, is_alone: bool) -> Option<Self> {
         let loaded_id = barn.join(home)?;
         let Some(spare_id) = barn.join(home) else {
             barn.leave(loaded_id, home);
@@ -69,6 +71,7 @@ impl SheafPair {
         Some(Self {
             loaded: barn.sheaves.slots(loaded_id),
             loaded_len: 0,
+            quick_room: if is_alone { barn.sheaves.capacity() } else { 0 },
             capacity: barn.sheaves.capacity(),
             loaded_id,
             spare_id,
@@ -99,10 +102,17 @@ impl SheafPair {
         want <= self.loaded_len as usize
     }
 
+    /// Whether `count` frames can be given without leaving the loaded sheaf, and without looking at
+    /// their zones.
+    #[inline(always)]
+    pub(crate) fn has_quick_room(&self, count: usize) -> bool {
+        self.loaded_len as usize + count <= self.quick_room as usize
+    }
+
     /// Whether `count` frames can be given without leaving the loaded sheaf.
     #[inline(always)]
     pub(crate) fn has_room(&self, count: usize) -> bool {
-        count <= (self.capacity - self.loaded_len) as usize
+        self.loaded_len as usize + count <= self.capacity as usize
     }
 
     /// Takes the last `count` frames of the loaded sheaf; [`has`](Self::has) must say yes.

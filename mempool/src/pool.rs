@@ -121,7 +121,7 @@ impl Mempool {
         let max = self.counters.len() as u32;
         let mut slots = self.slots();
         let slot = slots.free.pop().ok_or(PoolError::CachesInUse { max, more: max + 1 })?;
-        let pair = SheafPair::join(barn, zone, slot % barn.shards());
+        let pair = SheafPair::join(barn, zone, slot % barn.shards(), zones == 1);
         let pair = pair.expect("the barn has two empty sheaves for each slot");
         let (generation, is_held) = &mut slots.held[slot as usize];
         *is_held = true;

@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 
 use crate::{
-    PoolCache, ZonePolicy,
+    Burst, Frame, FrameIndex, PoolCache, ZonePolicy,
     lane::give_back,
     sync::{Ordering, add},
 };
@@ -18,9 +18,19 @@ use crate::{
 const SHORTS_A_REQUEST: u32 = 16;
 
 impl PoolCache {
+    /// As [`take_with`](Self::take_with), when the loaded sheaf can't serve alone.
     #[cold]
     #[inline(never)]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn take_slowly(&mut self, want: usize, visit: &mut dyn FnMut(&[u32])) -> usize {
+        #[cfg(debug_assertions)]
+        let visit = {
+            let (place, shadow) = (std::panic::Location::caller(), self.pool.shadow());
+            &mut move |indices: &[u32]| {
+                shadow.take(indices, place);
+                visit(indices);
+            }
+        };
         self.sync_lanes();
         let barn = &self.own_zone().barn;
         let mut taken = 0;
@@ -42,35 +52,157 @@ impl PoolCache {
             self.shorts_to_request = 0;
         }
         self.publish_traffic();
+        add(&self.counters.taken, taken as u64);
         taken
     }
 
+    /// As [`give_with`](Self::give_with), when the loaded sheaf has no room for all, or frames may be of
+    /// other zones.
+    ///
+    /// # Safety
+    /// As for `give_with`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn give_slowly(&mut self, count: usize, fill: &mut dyn FnMut(&mut [MaybeUninit<u32>], usize)) {
-        self.sync_lanes();
-        let barn = &self.own_zone().barn;
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) unsafe fn give_slowly(
+        &mut self,
+        count: usize,
+        fill: &mut dyn FnMut(&mut [MaybeUninit<u32>], usize),
+    ) {
+        let own = self.own_zone();
         let mut given = 0;
+        if !self.pair.has_room(count) {
+            self.sync_lanes();
+            add(&self.counters.given_slowly, count as u64);
+        }
         while given < count {
-            let now = self.pair.unload(barn, &mut self.lanes, count - given);
+            let rest = count - given;
+            let now = if self.pair.has_room(rest) {
+                rest
+            } else {
+                let now = self.pair.unload(&own.barn, &mut self.lanes, rest);
+                self.publish_traffic();
+                now
+            };
             debug_assert!(now > 0);
             fill(self.pair.room_loaded(now), given);
-            // SAFETY: `fill` wrote every slot; see `give_with`.
-            unsafe { self.settle(now) };
+            // SAFETY: the caller's `fill` wrote every slot.
+            let slots = unsafe { self.pair.room_loaded(now).assume_init_ref() };
+            #[cfg(debug_assertions)]
+            self.pool.shadow().give(slots, std::panic::Location::caller());
+            // SAFETY: the caller gives these frames away.
+            if own.range().contains_all(slots) {
+                unsafe { self.pair.given(now) };
+            } else {
+                unsafe { self.sort_out(now) };
+            }
             given += now;
         }
-        add(&self.counters.given_slowly, count as u64);
-        self.publish_traffic();
+        add(&self.counters.given, count as u64);
+    }
+
+    /// As [`alloc`](Self::alloc).
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn alloc_slowly(&mut self) -> Option<Frame> {
+        let (mut frame, geometry) = (None, *self.pool.geometry());
+        self.take_slowly(1, &mut |indices| {
+            // SAFETY: indices in sheaves are frames of this pool, and this one is now this call's.
+            frame = Some(unsafe { geometry.packet(indices[0], 0) });
+        });
+        frame
+    }
+
+    /// As [`free`](Self::free), for a frame of this pool.
+    ///
+    /// # Safety
+    /// The caller must own the frame, and no handle of it may be left.
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) unsafe fn free_slowly(&mut self, index: FrameIndex) {
+        // SAFETY: as the caller says.
+        unsafe { self.give_indices_slowly(&[index]) };
+    }
+
+    /// As [`alloc_packets`](Self::alloc_packets), for at most as many as the burst has room for.
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn alloc_packets_slowly(&mut self, burst: &mut Burst, want: usize, len: u32) -> usize {
+        let geometry = *self.pool.geometry();
+        let spare = burst.spare();
+        let mut written = 0;
+        let taken = self.take_slowly(want, &mut |indices| {
+            for (entry, &index) in spare[written..].iter_mut().zip(indices) {
+                // SAFETY: indices in sheaves are frames of this pool, now this burst's.
+                entry.write(unsafe { geometry.packet(index, len as u16) });
+            }
+            written += indices.len();
+        });
+        // SAFETY: the first `taken` spare entries were written just above.
+        unsafe { burst.commit(taken) };
+        taken
+    }
+
+    /// As [`take`](Self::take).
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn take_out_slowly(&mut self, out: &mut [FrameIndex]) -> usize {
+        let mut written = 0;
+        self.take_slowly(out.len(), &mut |indices| {
+            for (entry, &index) in out[written..].iter_mut().zip(indices) {
+                *entry = FrameIndex(index);
+            }
+            written += indices.len();
+        })
+    }
+
+    /// As [`give`](Self::give).
+    ///
+    /// # Safety
+    /// As for `give`.
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) unsafe fn give_indices_slowly(&mut self, indices: &[FrameIndex]) {
+        // SAFETY: every slot is written, with frames that the caller gives.
+        unsafe {
+            self.give_slowly(indices.len(), &mut |slots, at| {
+                for (slot, index) in slots.iter_mut().zip(&indices[at..]) {
+                    slot.write(index.0);
+                }
+            });
+        }
+    }
+
+    /// As [`free_burst`](Self::free_burst), for frames of this pool; the burst keeps its handles.
+    ///
+    /// # Safety
+    /// The burst must forget its frames afterwards.
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) unsafe fn free_burst_slowly(&mut self, burst: &Burst) {
+        let geometry = *self.pool.geometry();
+        // SAFETY: every slot is written, with frames that the caller gives.
+        unsafe {
+            self.give_slowly(burst.len(), &mut |slots, at| {
+                for (slot, frame) in slots.iter_mut().zip(&burst[at..]) {
+                    slot.write(geometry.index_within(geometry.addr(frame)));
+                }
+            });
+        }
     }
 
     /// Sorts `count` slots that were written in the loaded sheaf: own frames stay, others go to the
     /// open sheaves of their zones.
     ///
     /// # Safety
-    /// As for [`settle`](Self::settle).
-    #[cold]
-    #[inline(never)]
-    pub(crate) unsafe fn sort_out(&mut self, count: usize) {
+    /// They must have been written, with frames that are given to the pool.
+    unsafe fn sort_out(&mut self, count: usize) {
         let pool = self.pool;
         let zones = pool.zones();
         let own = self.own_zone().range();

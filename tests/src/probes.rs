@@ -10,16 +10,15 @@ use serde_json::Value;
 /// Functions that a probe may call but never reaches in its steady state, by the start of their
 /// names. They may lock: they exchange sheaves or panic.
 /// `tests/disassembly` does not look into them; `tests/instructions.rs` checks that none runs.
-pub const COLD: [&str; 7] = [
-    // Sheaves are exchanged at the barn.
-    "sheafio_mempool::cache::PoolCache::take_slowly",
-    "sheafio_mempool::cache::PoolCache::give_slowly",
+pub const COLD: [&str; 6] = [
+    // Sheaves are exchanged.
+    "sheafio_mempool::refill::",
     // Packets without bytes.
     "sheafio_drivers::af_xdp::queue::XskQueue<K>::drop_empty",
     // Where the system calls stand.
     "<sheafio_drivers::sim::hand::HandKernel as sheafio_drivers::af_xdp::queue::Kernel>::",
     // Panics.
-    "sheafio_mempool::cache::foreign_frame",
+    "sheafio_mempool::cache::frame_of_another_pool",
     "core::panicking::",
     "core::slice::index::",
 ];

@@ -19,7 +19,7 @@ mod close;
 use std::{os::fd::RawFd, sync::Arc};
 
 use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
-use sheafio_mempool::{Burst, Geometry, Mempool, PoolCache};
+use sheafio_mempool::{Burst, FrameIndex, Geometry, Mempool, PoolCache};
 
 use super::rings::{Desc, Rings};
 use crate::spsc::{Consumer, Producer};
@@ -158,12 +158,13 @@ impl<K: Kernel> XskQueue<K> {
             return;
         }
         let room = self.fill.free(missing as usize);
-        let (fill, geometry) = (&mut self.fill, &self.geometry);
+        let (fill, geometry) = (&mut self.fill, self.geometry);
         let taken = cache.take_with(room, |indices| {
-            fill.write_each(indices.len(), |at| geometry.addr_of(sheafio_mempool::FrameIndex(indices[at])));
+            fill.write_each(indices.len(), |at| geometry.addr_of(FrameIndex(indices[at])));
         });
         self.fill.publish();
         self.with_rx += taken as u32;
+        self.publish_held();
     }
 
     /// Moves received packets from the RX ring to the burst.
@@ -171,7 +172,10 @@ impl<K: Kernel> XskQueue<K> {
     fn receive(&mut self, burst: &mut Burst) -> usize {
         let spare = burst.spare();
         let available = self.rx.available(spare.len());
-        let geometry = &self.geometry;
+        if available == 0 {
+            return 0;
+        }
+        let geometry = self.geometry;
         let (mut received, mut bytes) = (0, 0);
         self.rx.read_each(available, |_, desc| {
             if geometry.is_packet(desc.addr, desc.len) {
@@ -182,13 +186,11 @@ impl<K: Kernel> XskQueue<K> {
                 bytes += u64::from(desc.len);
             }
         });
-        if available == 0 {
-            return 0;
-        }
         self.rx.release();
         // SAFETY: the first `received` spare entries were written just above.
         unsafe { burst.commit(received) };
         self.with_rx -= available as u32;
+        self.publish_held();
         self.counters.add_rx(received as u64, bytes);
         if received < available {
             self.count_invalid(available - received);
@@ -206,28 +208,31 @@ impl<K: Kernel> XskQueue<K> {
         if count == 0 {
             return;
         }
-        let mut last = 0;
-        self.completion.peek_each(count, |_, addr| last = addr.max(last));
-        assert!(last < self.geometry.umem_bytes(), "the kernel completed a frame that is not in the UMEM");
-        let (completion, geometry) = (&mut self.completion, &self.geometry);
+        let (mut addrs, geometry) = (0, self.geometry);
+        self.completion.peek_each(count, |_, addr| addrs |= addr);
+        if addrs >= geometry.umem_bytes() {
+            self.check_completed(count);
+        }
+        let completion = &mut self.completion;
         // SAFETY: the frames were sent by this queue and are complete: ours again, each once. Every
         // slot is written. The address comes back as sent; its frame is the chunk it lies in.
         unsafe {
             cache.give_with(count, |slots, _| {
                 completion.read_each(slots.len(), |at, addr| {
-                    slots[at].write(geometry.index_of(addr).0);
+                    slots[at].write(geometry.index_within(addr));
                 });
             });
         }
         self.completion.release();
         self.with_tx -= count as u32;
+        self.publish_held();
     }
 
     /// Moves packets from the burst to the TX ring, as many as it has room for.
     #[inline]
     fn send(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
         let count = self.tx.free(burst.len());
-        let geometry = &self.geometry;
+        let geometry = self.geometry;
         let (mut addrs, mut bytes, mut shortest) = (0, 0, usize::MAX);
         self.tx.write_each(count, |at| {
             let frame = &burst[at];
@@ -250,6 +255,7 @@ impl<K: Kernel> XskQueue<K> {
         self.tx.publish();
         burst.forget_front(count);
         self.with_tx += count as u32;
+        self.publish_held();
         self.tx_waits |= count > 0;
         self.counters.add_tx(count as u64, bytes);
         count
@@ -300,6 +306,14 @@ impl<K: Kernel> XskQueue<K> {
         let postpones = self.postpone > 0 && self.tx.unconsumed() < self.kick_batch;
         self.postpone = if postpones { self.postpone - 1 } else { 0 };
         postpones
+    }
+
+    /// The bits of several addresses together can make a larger one than any of them is.
+    #[cold]
+    fn check_completed(&mut self, count: usize) {
+        let mut last = 0;
+        self.completion.peek_each(count, |_, addr| last = addr.max(last));
+        assert!(last < self.geometry.umem_bytes(), "the kernel completed a frame that is not in the UMEM");
     }
 
     /// A cache of another pool would give one frame two owners.
@@ -354,7 +368,6 @@ impl<K: Kernel> Queue for XskQueue<K> {
             self.postpone = 0;
             self.kick();
         }
-        self.publish_held();
         received
     }
 
@@ -365,7 +378,6 @@ impl<K: Kernel> Queue for XskQueue<K> {
         // 1. Reclaim completions in bulk.
         self.reclaim(cache);
         if self.gone {
-            self.publish_held();
             return self.drop_burst(cache, burst);
         }
         // 2. Send.
@@ -375,7 +387,6 @@ impl<K: Kernel> Queue for XskQueue<K> {
             self.postpone = 0;
             self.kick();
         }
-        self.publish_held();
         sent
     }
 
