@@ -5,6 +5,8 @@
 //! - [`null`]: an endless source and a sink, to measure the rest.
 //! - [`sim`]: the AF_XDP data path with a simulated kernel, for tests and where AF_XDP is missing.
 //!
+//! [`spsc`] is the ring under all of them, also for values that two threads pass.
+//!
 //! Open a port of a known kind with its own module, or one that a user named with [`Ports`].
 //!
 //! ```
@@ -34,7 +36,7 @@ mod port;
 pub mod ring;
 pub mod sim;
 mod spec;
-mod spsc;
+pub mod spsc;
 
 pub use error::DriverError;
 pub use port::{Control, Port};

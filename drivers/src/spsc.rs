@@ -82,8 +82,18 @@ impl<T> RingMemory<T> {
     }
 }
 
+/// The two sides of a ring on the heap with `size` slots, a power of two, for two threads that pass small
+/// values. Values that are left in it are not dropped.
+///
+/// # Panics
+/// If the size is not a power of two.
+pub fn pair<T: Copy + Send + 'static>(size: u32) -> (Producer<T>, Consumer<T>) {
+    let ring = RingMemory::on_heap(size, 0);
+    (Producer::new(ring.clone()), Consumer::new(ring))
+}
+
 /// The producer's side of a ring.
-pub(crate) struct Producer<T> {
+pub struct Producer<T> {
     ring: RingMemory<T>,
     /// The next slot to write; ahead of the shared index between `write_each` and `publish`.
     next: u32,
@@ -92,7 +102,7 @@ pub(crate) struct Producer<T> {
 }
 
 /// The consumer's side of a ring.
-pub(crate) struct Consumer<T> {
+pub struct Consumer<T> {
     ring: RingMemory<T>,
     /// The next slot to read.
     next: u32,
@@ -113,6 +123,22 @@ impl<T> Producer<T> {
         let (next, seen_consumer) =
             (producer_index(&ring).load(Ordering::Relaxed), consumer_index(&ring).load(Ordering::Relaxed));
         Self { ring, next, seen_consumer }
+    }
+
+    /// Hands as many of the values to the consumer as there are free slots, first ones first. Returns how many.
+    #[inline]
+    pub fn send(&mut self, values: &[T]) -> usize
+    where
+        T: Copy,
+    {
+        let count = self.free(values.len());
+        if count == 0 {
+            return 0; // Without a store to the line that both sides read.
+        }
+        let values = &values[..count];
+        self.write_each(count, |at| values[at]);
+        self.publish();
+        count
     }
 
     /// Free slots, at most `want`. Looks at the consumer's index only if fewer were seen before.
@@ -201,6 +227,22 @@ impl<T> Consumer<T> {
         // Relaxed: set-up; the first `available` acquires what the producer has published.
         let next = consumer_index(&ring).load(Ordering::Relaxed);
         Self { ring, next, seen_producer: next }
+    }
+
+    /// Moves as many values as there are to the front of `out`, oldest first. Returns how many.
+    #[inline]
+    pub fn receive(&mut self, out: &mut [T]) -> usize
+    where
+        T: Copy,
+    {
+        let count = self.available(out.len());
+        if count == 0 {
+            return 0; // Without a store to the line that both sides read.
+        }
+        let out = &mut out[..count];
+        self.read_each(count, |at, value| out[at] = value);
+        self.release();
+        count
     }
 
     /// Values to read, at most `want`. Looks at the producer's index only if fewer were seen before.

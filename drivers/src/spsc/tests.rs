@@ -46,6 +46,17 @@ fn a_full_ring_takes_nothing_and_an_empty_one_gives_nothing() {
 }
 
 #[test]
+fn sent_values_are_received_in_order_as_far_as_there_is_room() {
+    let (mut producer, mut consumer) = super::pair(4);
+    let mut out = [0; 8];
+    assert_eq!(consumer.receive(&mut out), 0);
+    assert_eq!((producer.send(&[1, 2, 3]), consumer.receive(&mut out[..2])), (3, 2));
+    assert_eq!((producer.send(&[4, 5, 6, 7, 8]), producer.send(&[9])), (3, 0));
+    assert_eq!(consumer.receive(&mut out[2..]), 4);
+    assert_eq!(out, [1, 2, 3, 4, 5, 6, 0, 0]);
+}
+
+#[test]
 fn what_was_not_consumed_can_be_taken_back() {
     let (mut producer, mut consumer) = pair(8, u32::MAX - 2);
     producer.free(6);
