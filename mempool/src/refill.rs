@@ -90,10 +90,11 @@ impl PoolCache {
             let slots = unsafe { self.pair.room_loaded(now).assume_init_ref() };
             #[cfg(debug_assertions)]
             self.pool.shadow().give(slots, std::panic::Location::caller());
-            // SAFETY: the caller gives these frames away.
             if own.range().contains_all(slots) {
+                // SAFETY: the caller gives these frames away, and all are of the own zone.
                 unsafe { self.pair.given(now) };
             } else {
+                // SAFETY: the caller gives these frames away.
                 unsafe { self.sort_out(now) };
             }
             given += now;
