@@ -21,10 +21,20 @@ pub(crate) unsafe fn copy_indices(from: *const u32, to: *mut u32, count: usize) 
     let word = |at: usize| unsafe {
         to.add(at).cast::<u128>().write_unaligned(from.add(at).cast::<u128>().read_unaligned());
     };
-    if count >= LONG {
+    if count == 1 {
         // SAFETY: as the caller says.
-        unsafe { ptr::copy_nonoverlapping(from, to, count) };
-    } else if count >= WORD {
+        unsafe { to.write(from.read()) };
+    } else if count < WORD {
+        // SAFETY: each index moved is below `count`.
+        unsafe {
+            if count & 2 != 0 {
+                to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
+            }
+            if count & 1 != 0 {
+                to.add(count - 1).write(from.add(count - 1).read());
+            }
+        }
+    } else if count < LONG {
         let mut at = 0;
         // In pairs, or the compiler makes a call of memcpy again.
         while at + 2 * WORD <= count {
@@ -39,15 +49,8 @@ pub(crate) unsafe fn copy_indices(from: *const u32, to: *mut u32, count: usize) 
             word(count - WORD); // The last ones; some of them once more.
         }
     } else {
-        // SAFETY: each index moved is below `count`.
-        unsafe {
-            if count & 2 != 0 {
-                to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
-            }
-            if count & 1 != 0 {
-                to.add(count - 1).write(from.add(count - 1).read());
-            }
-        }
+        // SAFETY: as the caller says.
+        unsafe { ptr::copy_nonoverlapping(from, to, count) };
     }
 }
 

@@ -1,16 +1,17 @@
-//! A shard of the barn: a last-in-first-out store of sheaves behind a lock that is only tried.
+//! A shard of the barn: full sheaves, first in first out, behind a lock that is only tried.
 //!
 //! Owns: the sheaves that lie in it. Never does: hold the lock for longer than a few dozen
 //! instructions, or across anything that can wait. Invariant: an exchange is one for one, so the
 //! number of sheaves in a shard changes only when a pool cache joins or leaves.
 //!
 //! ```text
-//! ids:   | full | full | ...            ... | empty | empty | empty |
-//!        0        full ->                <- empty             room
+//! full:  | ... | full | full | full | ... |   a circle: taken at `first`, put in behind the last
+//! empty: | empty | empty | ...            |   a stack: an empty sheaf is best while its lines are warm
 //! ```
-//! One stack grows from each end. The sheaf that was handed in last leaves first: its slots, and
-//! the frames that they name, are the ones most likely to be in a cache still. Each operation takes
-//! one read-modify-write, the one that gets the lock; all else is plain loads and stores.
+//! The full sheaf that came first leaves first. The one that came last would be the worst: its frames
+//! are still in the caches of the core that freed them, from where each line has to be fetched to be
+//! written again. Each operation takes one read-modify-write, the one that gets the lock; all else is
+//! plain loads and stores.
 
 use crate::{
     sheaf::{SheafId, Sheaves},
@@ -27,13 +28,16 @@ pub(crate) struct Shard {
     lock: AtomicU32,
     /// Number of full sheaves.
     full: AtomicU32,
+    /// Where in the circle the one lies that came first.
+    first: AtomicU32,
     /// Number of empty sheaves.
     empty: AtomicU32,
     /// The one sheaf that is neither, or `NONE`.
     partial: AtomicU32,
     /// Frames in it.
     partial_len: AtomicU32,
-    ids: Box<[IdLine]>,
+    full_ids: Box<[IdLine]>,
+    empty_ids: Box<[IdLine]>,
     room: u32,
 }
 
@@ -50,23 +54,31 @@ impl Shard {
     /// A shard without sheaves, with room for `room` of them.
     pub(crate) fn new(room: u32) -> Self {
         let word = |value| AtomicU32::new(value);
-        let line = |_| IdLine(std::array::from_fn(|_| word(NONE)));
-        let ids = (0..room.div_ceil(IDS_A_LINE as u32)).map(line).collect();
+        let ids = || {
+            let line = |_| IdLine(std::array::from_fn(|_| word(NONE)));
+            (0..room.div_ceil(IDS_A_LINE as u32)).map(line).collect()
+        };
         Self {
             lock: word(0),
             full: word(0),
+            first: word(0),
             empty: word(0),
             partial: word(NONE),
             partial_len: word(0),
-            ids,
+            full_ids: ids(),
+            empty_ids: ids(),
             room,
         }
     }
 
-    /// The word for the id at a place of the two stacks.
-    fn id(&self, at: u32) -> &AtomicU32 {
-        debug_assert!(at < self.room);
-        &self.ids[at as usize / IDS_A_LINE].0[at as usize % IDS_A_LINE]
+    /// The word for the full sheaf that is the n-th to leave.
+    fn full_id(&self, nth: u32) -> &AtomicU32 {
+        let at = self.first.load(Ordering::Relaxed) + nth;
+        Self::id(&self.full_ids, if at < self.room { at } else { at - self.room })
+    }
+
+    fn id(ids: &[IdLine], at: u32) -> &AtomicU32 {
+        &ids[at as usize / IDS_A_LINE].0[at as usize % IDS_A_LINE]
     }
 
     /// Frames in the shard. Exact only while nobody exchanges sheaves.
@@ -104,28 +116,31 @@ impl Locked<'_> {
     /// Puts a sheaf of `capacity` frames in.
     pub(crate) fn push_full(&mut self, id: SheafId, sheaves: &Sheaves) {
         sheaves.touch(id);
-        let at = self.0.full.load(Ordering::Relaxed);
-        debug_assert!(at + self.0.empty.load(Ordering::Relaxed) < self.0.room);
-        self.0.id(at).store(id.0, Ordering::Relaxed);
-        self.0.full.store(at + 1, Ordering::Relaxed);
+        let count = self.0.full.load(Ordering::Relaxed);
+        debug_assert!(count + self.0.empty.load(Ordering::Relaxed) < self.0.room);
+        self.0.full_id(count).store(id.0, Ordering::Relaxed);
+        self.0.full.store(count + 1, Ordering::Relaxed);
     }
 
     /// Puts an empty sheaf in.
     pub(crate) fn push_empty(&mut self, id: SheafId, sheaves: &Sheaves) {
         sheaves.touch(id);
-        let count = self.0.empty.load(Ordering::Relaxed) + 1;
-        debug_assert!(count + self.0.full.load(Ordering::Relaxed) <= self.0.room);
-        self.0.id(self.0.room - count).store(id.0, Ordering::Relaxed);
-        self.0.empty.store(count, Ordering::Relaxed);
+        let count = self.0.empty.load(Ordering::Relaxed);
+        debug_assert!(count + self.0.full.load(Ordering::Relaxed) < self.0.room);
+        Shard::id(&self.0.empty_ids, count).store(id.0, Ordering::Relaxed);
+        self.0.empty.store(count + 1, Ordering::Relaxed);
     }
 
-    /// Takes the full sheaf that was put in last, or the partial one when there is no other; with
+    /// Takes the full sheaf that was put in first, or the partial one when there is no other; with
     /// its number of frames.
     pub(crate) fn pop(&mut self, sheaves: &Sheaves) -> Option<(SheafId, u32)> {
-        let full = self.0.full.load(Ordering::Relaxed);
-        let (id, len) = if full > 0 {
-            self.0.full.store(full - 1, Ordering::Relaxed);
-            (self.0.id(full - 1).load(Ordering::Relaxed), sheaves.capacity())
+        let count = self.0.full.load(Ordering::Relaxed);
+        let (id, len) = if count > 0 {
+            let id = self.0.full_id(0).load(Ordering::Relaxed);
+            let next = self.0.first.load(Ordering::Relaxed) + 1;
+            self.0.first.store(if next < self.0.room { next } else { 0 }, Ordering::Relaxed);
+            self.0.full.store(count - 1, Ordering::Relaxed);
+            (id, sheaves.capacity())
         } else {
             let id = self.0.partial.load(Ordering::Relaxed);
             if id == NONE {
@@ -139,12 +154,9 @@ impl Locked<'_> {
 
     /// Takes the empty sheaf that was put in last.
     pub(crate) fn pop_empty(&mut self, sheaves: &Sheaves) -> Option<SheafId> {
-        let count = self.0.empty.load(Ordering::Relaxed);
-        if count == 0 {
-            return None;
-        }
-        let id = SheafId(self.0.id(self.0.room - count).load(Ordering::Relaxed));
-        self.0.empty.store(count - 1, Ordering::Relaxed);
+        let count = self.0.empty.load(Ordering::Relaxed).checked_sub(1)?;
+        let id = SheafId(Shard::id(&self.0.empty_ids, count).load(Ordering::Relaxed));
+        self.0.empty.store(count, Ordering::Relaxed);
         sheaves.touch(id);
         Some(id)
     }
@@ -181,7 +193,7 @@ impl Locked<'_> {
             unsafe { sheaves.content(id, len) }.iter().for_each(|index| visit(*index));
         };
         for at in 0..self.0.full.load(Ordering::Relaxed) {
-            visit_sheaf(SheafId(self.0.id(at).load(Ordering::Relaxed)), sheaves.capacity());
+            visit_sheaf(SheafId(self.0.full_id(at).load(Ordering::Relaxed)), sheaves.capacity());
         }
         let partial = self.0.partial.load(Ordering::Relaxed);
         if partial != NONE {

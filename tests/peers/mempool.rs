@@ -4,13 +4,13 @@
 //!   pair, thread   pool --take--> array --give--> pool                         one thread on CPU 0
 //!   pipe           pool --take--> array --> ring --> array --give--> pool      CPU 0 to CPU 1
 //! ```
-//! Usage: mempool pair BULK const|var | thread BULK | pipe untouched|touched \[SLOTS\], and for other pools, for scale:
-//! mempool array_queue|mutex_vec BULK|pipe
+//! Usage: mempool pair BULK const|var | thread BULK | pipe untouched|touched \[SLOTS\] \[barn\], and for other pools,
+//! for scale: mempool array_queue|mutex_vec BULK|pipe
 //!
 //! One case a run, of about half a second; prints one line, the median over blocks of elements. `const`: the compiler
 //! knows BULK (1, 8, 16, 32 or 64), `var`: it does not. `thread` is `pair BULK const` in a thread that is no lcore.
 //! `pipe` moves bursts of 32 through a ring with SLOTS places (32); `touched`: CPU 0 writes a word of each frame's
-//! first cache line, CPU 1 reads it.
+//! first cache line, CPU 1 reads it. Frames come back over a lane, or with `barn` through the barn.
 
 use std::{
     error::Error,
@@ -30,7 +30,7 @@ use sheafio_core::{Lcore, cycles};
 use sheafio_drivers::spsc::{self, Consumer, Producer};
 use sheafio_mempool::{FrameIndex, Geometry, Hugepages, Mempool, PoolCache};
 
-const USAGE: &str = "usage: mempool pair BULK const|var | thread BULK | pipe untouched|touched [SLOTS] | \
+const USAGE: &str = "usage: mempool pair BULK const|var | thread BULK | pipe untouched|touched [SLOTS] [barn] | \
                      array_queue BULK|pipe | mutex_vec BULK|pipe, BULK 1, 8, 16, 32 or 64, SLOTS a power of two, \
                      at least 32";
 /// As many as in mempool.c.
@@ -76,14 +76,24 @@ fn run(args: &[&str]) -> Result<String> {
             let (cache, bulk) = (frames()?.cache()?, bulk.parse()?);
             Ok(thread::spawn(move || pair(cache, bulk, true)).join().expect("a pair does not panic"))
         }
-        ["pipe", how @ ("untouched" | "touched"), ref slots @ ..] if slots.len() <= 1 => {
-            let slots = slots.first().map_or(Ok(BURST as u32), |slots| slots.parse())?;
+        ["pipe", how @ ("untouched" | "touched"), ref rest @ ..] => {
+            let (slots, has_lane) = match *rest {
+                [] => (BURST as u32, true),
+                ["barn"] => (BURST as u32, false),
+                [slots] => (slots.parse()?, true),
+                [slots, "barn"] => (slots.parse()?, false),
+                _ => return Err(USAGE.into()),
+            };
             if !slots.is_power_of_two() || slots < BURST as u32 {
                 return Err(USAGE.into());
             }
             let pool = frames()?;
             let touched = (how == "touched").then(|| *pool.geometry());
-            let figure = pipe([pool.cache()?, pool.cache()?], slots, touched)?;
+            let [sending, receiving] = [pool.cache()?, pool.cache()?];
+            if has_lane {
+                pool.lane(receiving.id(), sending.id())?;
+            }
+            let figure = pipe([sending, receiving], slots, touched)?;
             let home = pool.audit().map(|audit| audit.home);
             assert_eq!(home, Some(u64::from(FRAMES)), "frames are lost");
             Ok(figure)
@@ -252,19 +262,20 @@ fn produce(
     let mut number = 0;
     // Relaxed: the flag orders nothing.
     while !stop.load(Ordering::Relaxed) {
-        assert_eq!(pool.get(&mut array.0), BURST, "the pool is empty");
+        // A short count is nothing to wait for: the consumer may have lost its CPU inside of the pool.
+        let got = pool.get(&mut array.0);
         if let Some(geometry) = touched {
-            for &index in &array.0 {
+            for &index in &array.0[..got] {
                 // SAFETY: the frame is this thread's, and its first bytes are a word of the UMEM.
                 unsafe { first_word(&geometry, index).write_volatile(number) };
                 number += 1;
             }
         }
         let mut sent = 0;
-        while sent < BURST && !stop.load(Ordering::Relaxed) {
-            sent += ring.send(&array.0[sent..]);
+        while sent < got && !stop.load(Ordering::Relaxed) {
+            sent += ring.send(&array.0[sent..got]);
         }
-        pool.put(&array.0[sent..]);
+        pool.put(&array.0[sent..got]);
     }
 }
 
