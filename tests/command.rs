@@ -73,9 +73,21 @@ fn a_line_a_second_has_the_documented_keys_and_the_last_one_is_final() {
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     for line in &lines[..2] {
         assert_eq!(keys(line), ["lcores", "pool", "ports", "t_s"]);
-        assert_eq!(keys(&line["pool"]), ["frames", "free", "in_flight", "retired"]);
+        let whole = ["frames", "free", "in_flight", "lanes", "retired", "rings"];
+        assert_eq!(
+            keys(&line["pool"]),
+            [&["application", "barn", "cache_frames", "caches", "counts"][..], &whole].concat()
+        );
+        assert_eq!(keys(&line["pool"]["cache_frames"][0]), ["cpu", "frames", "zone"]);
+        let counts =
+            ["barn_failures", "barn_gets", "barn_in", "barn_out", "barn_puts", "borrowed", "flushes"];
+        let more =
+            ["foreign", "given", "given_slowly", "lane_gets", "lane_in", "lane_out", "lane_puts", "retired"];
+        let rest = ["short", "taken", "taken_slowly"];
+        assert_eq!(keys(&line["pool"]["counts"]), [&counts[..], &more, &rest].concat());
         assert_eq!(keys(&line["lcores"][0]), ["busy", "cpu", "cycles_per_packet"]);
-        let port = ["drops", "name", "rx_bytes", "rx_packets", "rx_pps", "tx_bytes", "tx_packets", "tx_pps"];
+        let port =
+            ["drops", "held", "name", "rx_bytes", "rx_packets", "rx_pps", "tx_bytes", "tx_packets", "tx_pps"];
         assert_eq!(keys(&line["ports"][0]), port);
         assert!(line["ports"][0]["rx_pps"].as_f64().unwrap() > 0.0);
         assert!(line["lcores"][0]["busy"].as_f64().unwrap() > 0.9);
@@ -140,7 +152,17 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["fwd", "-p", "null:0", "--frame-size", "1000"], "allowed: 2048 or 4096"),
         (&["fwd", "-p", "null:0", "--burst", "257"], "257 is not in 1..=256"),
         (&["fwd", "-p", "null:0", "--duration", "-1s"], "'-1s' for '--duration <TIME>': allowed: a time"),
-        (&["fwd", "-p", "null:0", "--frames", "31"], "allowed: at least 2 x queues x burst = 64"),
+        (
+            &["fwd", "-p", "null:0", "--frames", "31", "--cores", "0"],
+            "--frames 31: pool: 31 frames could starve",
+        ),
+        (
+            &["fwd", "-p", "sim:0", "--frames", "215", "--cores", "0"],
+            "1 x (64 + 64) + 1 x 2 x 28 + 1 x 32 = 216",
+        ),
+        (&["pool", "-p", "sim:0,ring=4096", "--frames", "8000"], "queues x (fill + tx)"),
+        (&["pool", "-p", "sim:0", "--frames", "0"], "frames=0 is not possible; allowed: 1 to"),
+        (&["pool", "-p", "sim:0", "--cores", "8000"], "CPU 8000 can't be used by this process; allowed: "),
         (
             &["fwd", "-p", "null:0", "--report", "/no/such/folder"],
             "--report /no/such/folder: can't be written",
@@ -162,6 +184,60 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         );
         assert!(output.stdout.is_empty());
     }
+}
+
+/// What is printed of the pool says where each frame is, while packets flow.
+#[test]
+fn every_frame_has_a_place() {
+    let ports =
+        ["-p", "sim:0", "-p", "sim:1", "-p", "null:0", "-p", "ring:a", "-p", "ring:a", "-p", "null:1"];
+    let lines = fwd(&[&ports[..], &["--duration", "2200ms"]].concat());
+    assert!(lines.len() >= 3);
+    for line in &lines {
+        let pool = |key: &str| number(&line["pool"][key]);
+        assert_eq!(pool("frames"), pool("free") + pool("in_flight") + pool("retired"), "{line}");
+        assert_eq!(pool("free"), pool("barn") + pool("caches") + pool("lanes"), "{line}");
+        assert_eq!(pool("in_flight"), pool("rings") + pool("application"), "{line}");
+        let cached: u64 = line["pool"]["cache_frames"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|cache| number(&cache["frames"]))
+            .sum();
+        let is_final = line["final"] == Value::Bool(true);
+        // The caches go on while they are counted.
+        assert!(cached.abs_diff(pool("caches")) < 2000 && (!is_final || cached == 0), "{line}");
+        assert_eq!(pool("rings") > 0, !is_final, "{line}");
+    }
+    let counts = &lines.last().unwrap()["pool"]["counts"];
+    assert_eq!(counts["taken"], counts["given"]);
+    assert!(number(&counts["taken"]) > number(&counts["taken_slowly"]));
+    assert!(number(&counts["barn_gets"]) > 0);
+}
+
+#[test]
+fn the_plan_says_what_the_forwarder_will_do() {
+    let plan = |args: &[&str]| {
+        let output = run_sheafio(&[&["pool", "--cores", "0"], args].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = plan(&["-p", "sim:0", "-p", "sim:1", "--frames", "16384"]);
+    for line in [
+        "16384 of 2048 bytes: 32.0 MiB",
+        "124 frames (the largest",
+        "2 x (2048 + 2048) + 1 x 2 x 124 + 1 x 32 = 8472",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    // Rings shrink to what the frames allow, unless they are given; and frames grow to what rings take.
+    assert!(plan(&["-p", "sim:0", "--frames", "1024"]).contains("rings of 256 slots"));
+    assert!(plan(&["-p", "sim:0,ring=128", "--frames", "1024"]).contains("rings of 128 slots"));
+    assert!(plan(&["-p", "sim:0,queues=8"]).contains("65536 of 2048 bytes"));
+    // The forwarder starts, and forwards, with exactly the least.
+    let last = fwd(&["-p", "sim:0", "--frames", "216", "--cores", "0", "--duration", "200ms"]).pop().unwrap();
+    assert_eq!((&last["conserved"], number(&last["pool"]["frames"])), (&true.into(), 216));
+    assert!(number(&last["ports"][0]["tx_packets"]) > 216);
 }
 
 /// A reader that goes away ends the run, in order.

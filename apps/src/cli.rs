@@ -19,24 +19,47 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Forward packets between ports, as testpmd does
     Fwd(FwdArgs),
+    /// Print how large pool and rings are for given ports, cores and frames, and open nothing
+    Pool(SizeArgs),
+}
+
+/// What decides on the size of the pool.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SizeArgs {
+    /// A port, KIND:NAME,key=value,...: eth0,queues=2  af_xdp:eth0,mode=generic  ring:a  null:0  sim:0,seed=7
+    #[arg(short = 'p', long = "port", value_name = "PORT", required = true)]
+    pub(crate) ports: Vec<PortSpec>,
+
+    /// CPUs of the lcores, such as 1,3-5: queue i of each port is served by the i-th
+    /// [default: physical cores, near the first port's device]
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    pub(crate) cores: Option<CpuList>,
+
+    /// Most packets in a burst
+    #[arg(long, value_name = "N", default_value_t = Burst::DEFAULT_LIMIT as u64,
+          value_parser = clap::value_parser!(u64).range(1..=Burst::MAX as u64))]
+    pub(crate) burst: u64,
+
+    /// Frames of the pool, shared by all ports [default: 16384, or the next power of two that is enough for
+    /// the rings]; rings that are not given get as long as the frames allow
+    #[arg(long, value_name = "N")]
+    pub(crate) frames: Option<u64>,
+
+    /// Bytes of a frame: 2048 or 4096
+    #[arg(long, value_name = "BYTES", default_value_t = 2048)]
+    pub(crate) frame_size: u32,
 }
 
 /// Ports pair up in the order they are named: 0 with 1, 2 with 3; a last one alone with itself.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct FwdArgs {
-    /// A port, KIND:NAME,key=value,...: eth0,queues=2  af_xdp:eth0,mode=generic  ring:a  null:0  sim:0,seed=7
-    #[arg(short = 'p', long = "port", value_name = "PORT", required = true)]
-    pub(crate) ports: Vec<PortSpec>,
+    #[command(flatten)]
+    pub(crate) size: SizeArgs,
 
     /// What to do with the packets
     #[arg(long, value_enum, default_value = "io")]
     pub(crate) mode: Mode,
-
-    /// CPUs of the lcores, such as 1,3-5: queue i of each port is served by the i-th
-    /// [default: physical cores, near the first port's device]
-    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
-    pub(crate) cores: Option<CpuList>,
 
     /// End after this time, such as 10s or 2min
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = duration)]
@@ -45,19 +68,6 @@ pub(crate) struct FwdArgs {
     /// End after this many packets (received; with txonly, sent), shared among the lcores
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = packets)]
     pub(crate) packets: Option<u64>,
-
-    /// Most packets in a burst
-    #[arg(long, value_name = "N", default_value_t = Burst::DEFAULT_LIMIT as u64,
-          value_parser = clap::value_parser!(u64).range(1..=Burst::MAX as u64))]
-    pub(crate) burst: u64,
-
-    /// Frames of the pool, shared by all ports
-    #[arg(long, value_name = "N", default_value_t = 16_384)]
-    pub(crate) frames: u64,
-
-    /// Bytes of a frame: 2048 or 4096
-    #[arg(long, value_name = "BYTES", default_value_t = 2048)]
-    pub(crate) frame_size: u32,
 
     /// Whether the pool lies on hugepages
     #[arg(long, value_enum, default_value = "auto")]
@@ -83,8 +93,8 @@ pub(crate) struct FwdArgs {
 const AFTER_HELP: &str = "\
 Keys of a PORT, with their defaults:
   eth0, af_xdp:eth0   queues=1, start=0, mode=auto|native|generic, copy=auto|copy|zerocopy, force=no|yes,
-                      ring=2048 (slots of each ring, a power of two, 64 to 32768),
-                      fill=N (frames kept ready for reception; half of the pool, shared by all queues)
+                      ring=2048 (slots of each ring, a power of two, 64 to 32768; fewer if the pool is small),
+                      fill=N (frames kept ready for reception; as many as ring)
   ring:a              size=1024 (slots, a power of two); name it twice for its two ends
   null:0              queues=1, len=64 (bytes, 14 to 1728)
   sim:0               queues=1, seed=1, packets=N (that arrive; endless), len=64 (bytes, 60 to 1728), ring=2048,
@@ -104,8 +114,16 @@ With --json, one object a second and a last one with \"final\": true:
                       not_for_us, malformed            icmpecho: no request, or damaged
   lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_packet: busy
                     cycles of the time-stamp counter a packet; both in this second (final: whole run)
-  pool              frames: all; free: in barn and caches; in_flight: in bursts, rings and the kernel;
+  ports[]           besides: held: frames in the port's rings and with the kernel, for each queue
+  pool              frames: all = free + in_flight + retired, in frames;
+                    free = barn + caches + lanes: whose sheaves they lie in; cache_frames: each lcore's, by cpu;
+                    in_flight = rings + application: with the ports, and in the lcores' hands;
                     retired: left with the kernel at close
+  pool.counts       totals of all lcores, in frames: taken, given, of these taken_slowly and given_slowly by an
+                    exchange of sheaves; barn_in, barn_out, lane_in, lane_out: moved in exchanges; foreign: freed
+                    on another NUMA node than theirs; borrowed: taken from another node; retired.
+                    In times: barn_gets, barn_puts, barn_failures (nothing to get), lane_gets, lane_puts,
+                    flushes (sheaves given up because another lcore had none), short (allocations that got less)
   unexplained       (final) packets received, less sent and dropped ones
   conserved         (final) whether every frame is home or retired";
 
@@ -182,7 +200,9 @@ pub(crate) fn in_one_line(error: &clap::Error) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let line = lines.collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    line.replace("For more information, try '--help'.", "See: sheafio fwd --help").trim().to_owned()
+    line.replace("For more information, try '--help'.", "See: sheafio --help, sheafio fwd --help")
+        .trim()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -210,6 +230,8 @@ mod tests {
             (vec!["fwd", "-p", "null:0", "--burst", "0"], "'0'", "1..=256"),
             (vec!["fwd", "-p", "null:0", "--packets", "0"], "'0'", "--packets <N>"),
             (vec!["fwd", "-p", "null:0", "--jsn"], "'--jsn'", "'--json'"),
+            (vec!["pool", "-p", "null:0", "--frames", "many"], "'many'", "--frames <N>"),
+            (vec!["pool", "-p", "null:0", "--mode", "io"], "'--mode'", ""),
             (vec!["forward"], "'forward'", ""),
         ] {
             let error = Cli::try_parse_from(std::iter::once("sheafio").chain(args)).unwrap_err();

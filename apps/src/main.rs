@@ -1,9 +1,10 @@
-//! The `sheafio` command. One file (and its folder) for each subcommand.
+//! The `sheafio` command. One file (or folder) for each subcommand: `fwd`, and `size` for `pool`.
 
 #![forbid(unsafe_code)]
 
 mod cli;
 mod fwd;
+mod size;
 
 use std::process::ExitCode;
 
@@ -31,8 +32,11 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    let Command::Fwd(args) = cli.command;
-    match fwd::run(args) {
+    let done = match cli.command {
+        Command::Fwd(args) => fwd::run(args),
+        Command::Pool(args) => size::run(args),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => refuse(&error.to_string()),

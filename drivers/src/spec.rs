@@ -27,6 +27,8 @@ pub struct PortSpec {
     text: String,
     name: String,
     kind: Kind,
+    /// Whether the user has said how long the rings are.
+    has_ring: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +53,35 @@ impl PortSpec {
     /// The network interface, for ports that are on one.
     pub fn interface(&self) -> Option<&str> {
         matches!(self.kind, Kind::AfXdp(_)).then_some(self.name.as_str())
+    }
+
+    /// Slots of each queue's TX ring: so many frames can wait there. 0 for ports without one.
+    pub fn tx_slots(&self) -> u32 {
+        match &self.kind {
+            Kind::AfXdp(config) => config.ring,
+            Kind::Ring { size } => *size,
+            Kind::Null { .. } => 0,
+            Kind::Sim(config) => config.ring,
+        }
+    }
+
+    /// Frames that each queue keeps ready for reception: as the user has said, else as many as its ring
+    /// has slots. `None` for ports without a fill ring.
+    pub fn fill(&self) -> Option<u32> {
+        match &self.kind {
+            Kind::AfXdp(config) => Some(config.fill.unwrap_or(config.ring).min(config.ring)),
+            Kind::Sim(config) => Some(config.fill.unwrap_or(config.ring).min(config.ring)),
+            Kind::Ring { .. } | Kind::Null { .. } => None,
+        }
+    }
+
+    /// Slots of each of the rings, a power of two, unless the user has said how many.
+    pub fn set_ring(&mut self, slots: u32) {
+        match &mut self.kind {
+            Kind::AfXdp(config) if !self.has_ring => config.ring = slots,
+            Kind::Sim(config) if !self.has_ring => config.ring = slots,
+            _ => {}
+        }
     }
 
     /// Frames that each queue keeps ready for reception, unless the user has said how many.
@@ -115,7 +146,8 @@ impl FromStr for PortSpec {
                 }
             })?;
         }
-        Ok(Self { text: text.to_owned(), name: name.to_owned(), kind })
+        let has_ring = seen.contains(&"ring");
+        Ok(Self { text: text.to_owned(), name: name.to_owned(), kind, has_ring })
     }
 }
 

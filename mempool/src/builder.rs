@@ -30,18 +30,20 @@ pub struct MempoolBuilder {
     pub(crate) caches: u32,
     pub(crate) lanes: u32,
     pub(crate) cores: u32,
-    pub(crate) rings: Rings,
+    pub(crate) rings: Option<Rings>,
 }
 
 /// What the ports' rings can hold of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// Number of queues of all ports; 0 if not told.
+    /// Number of queues of all ports that have rings.
     pub queues: u32,
     /// Frames that lie ready for reception in each queue: its fill ring.
     pub fill: u32,
     /// Slots of each queue's TX ring.
     pub tx: u32,
+    /// Frames that each core holds between receiving and sending: its burst.
+    pub burst: u32,
 }
 
 impl MempoolBuilder {
@@ -56,7 +58,7 @@ impl MempoolBuilder {
             caches: 128,
             lanes: 64,
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
-            rings: Rings::default(),
+            rings: None,
         }
     }
 
@@ -140,7 +142,7 @@ impl MempoolBuilder {
     /// can hold every frame, is then refused.
     #[must_use]
     pub fn rings(mut self, rings: Rings) -> Self {
-        self.rings = rings;
+        self.rings = Some(rings);
         self
     }
 
@@ -162,7 +164,7 @@ impl MempoolBuilder {
                 max: memory / u64::from(self.frame_size),
             });
         }
-        if self.rings.queues > 0 && plan.frames < plan.least_frames() {
+        if self.rings.is_some() && plan.frames < plan.least_frames() {
             return Err(PoolError::Starves {
                 frames: plan.frames,
                 least: plan.least_frames(),

@@ -35,6 +35,13 @@ macro_rules! counters {
             }
         }
 
+        impl PoolCounts {
+            /// All counts with their names, in the order above.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+
         impl std::ops::AddAssign for PoolCounts {
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)*

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::{
-    Burst, MempoolBuilder, Rings,
+    MempoolBuilder, Rings,
     barn::BarnPlan,
     lane::LANE_SHEAVES,
     memory::HUGEPAGE_BYTES,
@@ -41,7 +41,7 @@ pub struct PoolPlan {
     pub lanes: u32,
     /// The cores that use the pool.
     pub cores: u32,
-    /// What the ports' rings can hold.
+    /// What the ports' rings can hold; all 0 if the builder was not told.
     pub rings: Rings,
 }
 
@@ -69,7 +69,7 @@ impl PoolPlan {
             caches: builder.caches,
             lanes: builder.lanes,
             cores,
-            rings: builder.rings,
+            rings: builder.rings.unwrap_or_default(),
         }
     }
 
@@ -104,18 +104,17 @@ impl PoolPlan {
     pub fn least_frames(&self) -> u64 {
         self.ring_frames()
             + self.parked_frames(self.cores, 0)
-            + u64::from(self.cores) * Burst::DEFAULT_LIMIT as u64
+            + u64::from(self.cores) * u64::from(self.rings.burst)
     }
 
     /// How `least_frames` comes about, with this plan's numbers.
     pub fn formula(&self) -> String {
-        let Rings { queues, fill, tx } = self.rings;
+        let Rings { queues, fill, tx, burst } = self.rings;
         format!(
             "queues x (fill + tx) + cores x (1 + zones) x capacity + cores x burst = {queues} x ({fill} + {tx}) + \
-             {cores} x {} x {} + {cores} x {} = {}",
+             {cores} x {} x {} + {cores} x {burst} = {}",
             1 + self.zones,
             self.capacity,
-            Burst::DEFAULT_LIMIT,
             self.least_frames(),
             cores = self.cores,
         )
@@ -162,7 +161,7 @@ impl fmt::Display for PoolPlan {
             self.cores,
             self.parked_frames(0, 1)
         )?;
-        if self.rings.queues > 0 {
+        if self.rings != Rings::default() {
             writeln!(f, "needed            {} frames: {}", self.least_frames(), self.formula())?;
             let spare = self.frames.saturating_sub(self.least_frames());
             writeln!(f, "spare             {spare} frames for packets that the program holds")?;

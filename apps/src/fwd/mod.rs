@@ -26,7 +26,7 @@ use std::{
 };
 
 use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Queue, Stop};
-use sheafio_drivers::{PortSpec, Ports};
+use sheafio_drivers::Ports;
 use sheafio_mempool::Mempool;
 
 use self::{
@@ -36,7 +36,7 @@ use self::{
     report::{Ending, Printer},
     watch::Watch,
 };
-use crate::{Error, cli::FwdArgs};
+use crate::{Error, cli::FwdArgs, size};
 
 /// How often the control plane looks whether the lcores still run.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -47,12 +47,9 @@ const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let stop = Stop::on_signals()?;
     plan::check(&args)?;
-    let cpus = plan::choose_cpus(&args)?;
-    let builder = Mempool::builder().frames(args.frames).frame_size(args.frame_size);
-    let pool = builder.hugepages(args.hugepages.into()).cores(cpus.0.len() as u32).build()?;
-    // Half of the pool is for reception; the other half is for packets on their way out.
-    let queues: u32 = args.ports.iter().map(PortSpec::queues).sum();
-    let fill = NonZeroU32::new(pool.frames() / 2 / queues).unwrap_or(NonZeroU32::MIN);
+    let size = size::decide(&mut args.size)?;
+    let cpus = size.cpus;
+    let pool = size.builder.hugepages(args.hugepages.into()).build()?;
 
     // Before anything runs: a report that can't be written should not cost a whole run.
     let report = args.report.as_ref().map(|path| {
@@ -61,8 +58,10 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let report = report.transpose()?;
     let mut ports = Ports::new(pool);
     let mut opened = Vec::new();
-    for spec in &mut args.ports {
-        spec.set_fill(fill);
+    for spec in &mut args.size.ports {
+        if let Some(fill) = spec.fill().and_then(NonZeroU32::new) {
+            spec.set_fill(fill);
+        }
         if args.force {
             spec.set_force();
         }
@@ -72,7 +71,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
 
     let mut watch = Watch::new(pool, &mut opened);
     let mut printer = Printer::new(args.json);
-    pool.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+    size.warnings.iter().chain(pool.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
     opened.iter().flat_map(|port| &port.warnings).for_each(|warning| eprintln!("warning: {warning}"));
     if printer.start(&args, pool, &opened, &cpus).is_err() {
         stop.raise(); // Nobody reads.
@@ -120,7 +119,7 @@ fn start(plan: Plan, args: &FwdArgs, pool: &'static Mempool, stop: &Stop, watch:
     for (cpu, links) in plan.lcores {
         let counters = Arc::<LcoreCounters>::default();
         watch.add_lcore(cpu, counters.clone());
-        let forwarder = Forwarder::new(args.mode, links, args.burst as usize, budget.clone());
+        let forwarder = Forwarder::new(args.mode, links, args.size.burst as usize, budget.clone());
         let (idle, duration, stop) = (args.idle.into(), args.duration, stop.clone());
         let thread = thread::Builder::new().name(format!("lcore-{cpu}"));
         let body = move || {

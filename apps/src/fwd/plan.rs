@@ -1,7 +1,7 @@
 //! Which lcore serves which queues, and what they are linked with.
 
-use sheafio_core::{CoreError, CpuList, Queue, Topology, allowed_cpus, interface_numa_node};
-use sheafio_drivers::{Port, PortSpec};
+use sheafio_core::{CpuList, Queue};
+use sheafio_drivers::Port;
 
 use crate::{
     Error,
@@ -75,23 +75,12 @@ fn goes_back(mode: Mode) -> bool {
     matches!(mode, Mode::Icmpecho | Mode::Rxonly | Mode::Txonly)
 }
 
-/// Refuses ports that can't be paired and pools that would starve, before anything is opened.
+/// Refuses ports that can't be paired, before anything is opened.
 pub(crate) fn check(args: &FwdArgs) -> Result<(), Error> {
-    // Each queue needs a burst in its hands and one in its rings.
-    let queues: u64 = args.ports.iter().map(|port| u64::from(port.queues())).sum();
-    let least = 2 * queues * args.burst;
-    if args.frames > 0 && args.frames < least {
-        return Err(format!(
-            "--frames {} is too few for {queues} queue(s) with bursts of {}; allowed: at least 2 x queues x burst = \
-             {least}. Give more frames, or a smaller --burst",
-            args.frames, args.burst
-        )
-        .into());
-    }
     if goes_back(args.mode) {
         return Ok(());
     }
-    for pair in args.ports.chunks_exact(2) {
+    for pair in args.size.ports.chunks_exact(2) {
         let [one, other] = [&pair[0], &pair[1]];
         let (queues, other_queues) = (one.queues(), other.queues());
         if queues != other_queues {
@@ -104,21 +93,4 @@ pub(crate) fn check(args: &FwdArgs) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// The CPUs for the lcores: as asked, or picked from the machine's topology, one for each queue of
-/// the widest port.
-pub(crate) fn choose_cpus(args: &FwdArgs) -> Result<CpuList, Error> {
-    let allowed = allowed_cpus();
-    if let Some(cpus) = &args.cores {
-        return match cpus.0.iter().find(|cpu| !allowed.0.contains(cpu)) {
-            Some(cpu) => Err(CoreError::Cpu { cpu: *cpu, allowed }.into()),
-            None => Ok(cpus.clone()),
-        };
-    }
-    let count = args.ports.iter().map(PortSpec::queues).max().unwrap_or(1) as usize;
-    let near = args.ports.iter().find_map(PortSpec::interface).and_then(interface_numa_node);
-    // A machine that hwloc can't read still has CPUs.
-    let topology = Topology::detect().unwrap_or_default();
-    Ok(CpuList(topology.pick_cpus(&allowed.0, count, near)))
 }

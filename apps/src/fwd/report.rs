@@ -108,7 +108,7 @@ impl Printer {
             out,
             "fwd: mode {}, burst {}, CPUs {cpus}; pool: {} frames of {} bytes on {pages}, sheaves of {}",
             format!("{:?}", args.mode).to_lowercase(),
-            args.burst,
+            args.size.burst,
             grouped(pool.frames().into()),
             pool.geometry().frame_bytes(),
             pool.sheaf_capacity(),
@@ -204,10 +204,14 @@ fn table(view: &View) -> String {
     let pool = &view.pool;
     let _ = write!(
         text,
-        "pool             {} frames: {} free, {} in flight, {} retired",
+        "pool             {} frames: {} free ({} barn, {} caches, {} lanes), {} in rings, {} in hand, {} retired",
         grouped(pool.frames),
         grouped(pool.free),
-        grouped(pool.in_flight),
+        grouped(pool.barn),
+        grouped(pool.caches),
+        grouped(pool.lanes),
+        grouped(pool.rings),
+        grouped(pool.application),
         grouped(pool.retired)
     );
     text
@@ -242,7 +246,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use crate::fwd::watch::{LcoreView, PoolView, PortView};
+    use crate::fwd::watch::{CacheView, LcoreView, PoolView, PortView};
 
     #[test]
     fn numbers_are_readable() {
@@ -269,14 +273,27 @@ mod tests {
                 tx_bytes: 0,
                 tx_pps: 0.0,
                 drops: Map::from_iter([("tx_full".to_owned(), 0.into())]),
+                held: vec![64],
                 rx_bps: 0.0,
                 tx_bps: 0.0,
                 trouble: None,
             }],
             lcores: vec![LcoreView { cpu: 1, busy: 0.5, cycles_per_packet: 0.0 }],
-            pool: PoolView { frames: 1, free: 1, in_flight: 0, retired: 0 },
+            pool: PoolView {
+                frames: 100,
+                free: 30,
+                in_flight: 70,
+                retired: 0,
+                barn: 10,
+                caches: 20,
+                lanes: 0,
+                rings: 64,
+                application: 6,
+                cache_frames: vec![CacheView { cpu: Some(1), zone: 0, frames: 20 }],
+                counts: Map::from_iter([("taken".to_owned(), 70.into())]),
+            },
         };
-        let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0}}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":1,"free":1,"in_flight":0,"retired":0}}"#;
+        let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0},"held":[64]}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":100,"free":30,"in_flight":70,"retired":0,"barn":10,"caches":20,"lanes":0,"rings":64,"application":6,"cache_frames":[{"cpu":1,"zone":0,"frames":20}],"counts":{"taken":70}}}"#;
         assert_eq!(serde_json::to_string(&view).unwrap(), expected);
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sheafio_core::{DropReason, LcoreCounters, LcoreTotals, QueueCounters, QueueTotals};
 use sheafio_drivers::{Control, Port};
-use sheafio_mempool::Mempool;
+use sheafio_mempool::{CacheCensus, Mempool};
 
 /// What is watched, and what was seen last.
 pub(crate) struct Watch {
@@ -54,6 +54,7 @@ pub(super) struct PortView {
     pub(super) tx_bytes: u64,
     pub(super) tx_pps: f64,
     pub(super) drops: Map<String, Value>,
+    pub(super) held: Vec<i64>,
     #[serde(skip)]
     pub(super) rx_bps: f64,
     #[serde(skip)]
@@ -75,6 +76,20 @@ pub(super) struct PoolView {
     pub(super) free: u64,
     pub(super) in_flight: u64,
     pub(super) retired: u64,
+    pub(super) barn: u64,
+    pub(super) caches: u64,
+    pub(super) lanes: u64,
+    pub(super) rings: u64,
+    pub(super) application: u64,
+    pub(super) cache_frames: Vec<CacheView>,
+    pub(super) counts: Map<String, Value>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct CacheView {
+    pub(super) cpu: Option<u32>,
+    pub(super) zone: u32,
+    pub(super) frames: u64,
 }
 
 impl Watch {
@@ -116,14 +131,8 @@ impl Watch {
     }
 
     fn view(&mut self, t: Duration, interval: Duration) -> View {
-        let census = self.pool.census();
-        let pool = PoolView {
-            frames: census.frames,
-            free: census.free(),
-            in_flight: census.in_flight,
-            retired: census.retired,
-        };
-        let ports = self.ports.iter_mut().map(|port| port.view(interval)).collect();
+        let ports: Vec<_> = self.ports.iter_mut().map(|port| port.view(interval)).collect();
+        let pool = pool_view(self.pool, ports.iter().flat_map(|port| &port.held).sum());
         let lcores = self.lcores.iter_mut().map(WatchedLcore::view).collect();
         View { t_s: (t.as_secs_f64() * 1000.0).round() / 1000.0, ports, lcores, pool }
     }
@@ -134,6 +143,27 @@ impl Watch {
         let mut sum = QueueTotals::default();
         self.ports.iter().for_each(|port| sum += port.totals());
         sum
+    }
+}
+
+/// Where the pool's frames are, of which `held` are with the ports.
+fn pool_view(pool: &Mempool, held: i64) -> PoolView {
+    let census = pool.census();
+    // Read a little earlier than the census: while packets flow it can be more.
+    let rings = u64::try_from(held).unwrap_or(0).min(census.in_flight);
+    let cache = |cache: CacheCensus| CacheView { cpu: cache.cpu, zone: cache.zone, frames: cache.frames };
+    PoolView {
+        frames: census.frames,
+        free: census.free(),
+        in_flight: census.in_flight,
+        retired: census.retired,
+        barn: census.barn,
+        caches: census.caches,
+        lanes: census.lanes,
+        rings,
+        application: census.in_flight - rings,
+        cache_frames: pool.caches().into_iter().map(cache).collect(),
+        counts: pool.counts().named().map(|(name, count)| (name.to_owned(), count.into())).collect(),
     }
 }
 
@@ -164,6 +194,7 @@ impl WatchedPort {
             tx_bytes: totals.tx_bytes,
             tx_pps: round(tx_pps),
             drops: drops.collect(),
+            held: self.queues.iter().map(|queue| queue.totals().held).collect(),
             rx_bps: wire_bits(rx_pps, rate(totals.rx_bytes, last.rx_bytes)),
             tx_bps: wire_bits(tx_pps, rate(totals.tx_bytes, last.tx_bytes)),
             trouble: self.control.trouble(),

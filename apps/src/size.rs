@@ -1,0 +1,124 @@
+//! How large the pool and the rings are for given ports, lcores and frames; and `sheafio pool`, which prints it.
+//!
+//! ```text
+//! frames:  | queue 0: fill | tx | queue 1: fill | tx | ... | sheaves of the lcores | bursts | spare |
+//! ```
+//! Rings that the user has not given are halved until all of this fits.
+
+use std::io::Write as _;
+
+use sheafio_core::{CoreError, CpuList, Topology, allowed_cpus, interface_numa_node};
+use sheafio_drivers::PortSpec;
+use sheafio_mempool::{Mempool, MempoolBuilder, PoolError, PoolPlan, Rings};
+
+use crate::{Error, cli::SizeArgs};
+
+/// Frames of a pool that nobody has given a number for, at least.
+const DEFAULT_FRAMES: u64 = 16_384;
+/// The longest and the shortest ring that is chosen for the user, in slots.
+const RING_SLOTS: std::ops::RangeInclusive<u32> = 64..=2048;
+
+/// What was decided.
+pub(crate) struct Size {
+    pub(crate) cpus: CpuList,
+    pub(crate) builder: MempoolBuilder,
+    pub(crate) plan: PoolPlan,
+    /// What the user should know about it, a line each.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Decides on CPUs, zones, frames and rings; sets the ports' rings.
+pub(crate) fn decide(args: &mut SizeArgs) -> Result<Size, Error> {
+    // A machine that hwloc can't read still has CPUs.
+    let topology = Topology::detect().unwrap_or_default();
+    let cpus = choose_cpus(args, &topology)?;
+    let zoning = topology.zones_for(&cpus.0);
+    let builder = Mempool::builder().frame_size(args.frame_size).cores(cpus.0.len() as u32);
+    let builder = builder.zone_specs(zoning.specs);
+    let (builder, plan) = choose_rings(args, builder)?;
+    Ok(Size { cpus, builder, plan, warnings: zoning.warnings })
+}
+
+/// Prints the decision.
+pub(crate) fn run(mut args: SizeArgs) -> Result<bool, Error> {
+    let size = decide(&mut args)?;
+    let mut text = format!("lcores            CPUs {}\n", size.cpus);
+    for spec in &args.ports {
+        let rings = match (spec.fill(), spec.tx_slots()) {
+            (_, 0) => "no rings".to_owned(),
+            (None, slots) => format!("{slots} slots"),
+            (Some(fill), slots) => format!("rings of {slots} slots, {fill} frames ready for reception"),
+        };
+        text += &format!("port              {spec}: {} queue(s), {rings}\n", spec.queues());
+    }
+    for warning in &size.warnings {
+        eprintln!("warning: {warning}");
+    }
+    // Whoever has closed the pipe does not read on.
+    let _ = write!(std::io::stdout(), "{text}{}", size.plan);
+    Ok(true)
+}
+
+/// The CPUs for the lcores: as asked, or picked from the machine's topology, one for each queue of
+/// the widest port.
+fn choose_cpus(args: &SizeArgs, topology: &Topology) -> Result<CpuList, Error> {
+    let allowed = allowed_cpus();
+    if let Some(cpus) = &args.cores {
+        return match cpus.0.iter().find(|cpu| !allowed.0.contains(cpu)) {
+            Some(cpu) => Err(CoreError::Cpu { cpu: *cpu, allowed }.into()),
+            None => Ok(cpus.clone()),
+        };
+    }
+    let count = args.ports.iter().map(PortSpec::queues).max().unwrap_or(1) as usize;
+    let near = args.ports.iter().find_map(PortSpec::interface).and_then(interface_numa_node);
+    Ok(CpuList(topology.pick_cpus(&allowed.0, count, near)))
+}
+
+/// The longest rings with which no queue can starve, and as many frames as they take if that is open.
+fn choose_rings(args: &mut SizeArgs, builder: MempoolBuilder) -> Result<(MempoolBuilder, PoolPlan), Error> {
+    let mut slots = *RING_SLOTS.end();
+    loop {
+        let rings = rings(args, slots);
+        let builder = builder.clone().frames(args.frames.unwrap_or(DEFAULT_FRAMES)).rings(rings);
+        let planned = match args.frames {
+            Some(_) => builder.plan().map(|plan| (builder, plan)),
+            None => enough_frames(builder),
+        };
+        match planned {
+            Ok(planned) => return Ok(planned),
+            Err(PoolError::Starves { .. }) if slots > *RING_SLOTS.start() => slots /= 2,
+            Err(error @ PoolError::Starves { .. }) => {
+                let frames = args.frames.unwrap_or(DEFAULT_FRAMES);
+                return Err(format!("--frames {frames}: {error}").into());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The rings of all ports together, the longest of each kind, if those not given have so many slots.
+fn rings(args: &mut SizeArgs, slots: u32) -> Rings {
+    let mut rings = Rings { burst: args.burst as u32, ..Rings::default() };
+    for spec in &mut args.ports {
+        spec.set_ring(slots);
+        if spec.tx_slots() > 0 {
+            rings.queues += spec.queues();
+            rings.tx = rings.tx.max(spec.tx_slots());
+            rings.fill = rings.fill.max(spec.fill().unwrap_or(0));
+        }
+    }
+    rings
+}
+
+/// The smallest power of two of frames, from the default on, that is enough.
+fn enough_frames(mut builder: MempoolBuilder) -> Result<(MempoolBuilder, PoolPlan), PoolError> {
+    let mut frames = DEFAULT_FRAMES;
+    loop {
+        match builder.plan() {
+            Err(PoolError::Starves { .. }) => frames *= 2,
+            Err(error) => return Err(error),
+            Ok(plan) => return Ok((builder, plan)),
+        }
+        builder = builder.frames(frames);
+    }
+}
