@@ -58,10 +58,40 @@ fn udp_echo_answers_a_kernel_client_that_leaves_checksums_to_the_device() {
 }
 
 #[test]
+fn a_pipeline_over_two_cores_forwards_what_a_kernel_sends() {
+    if !can_make_networks("a_pipeline_over_two_cores_forwards_what_a_kernel_sends") {
+        return;
+    }
+    let netns = Netns::new("fwd");
+    let (left, right) = (Veth::new(&netns, "ve0", LEFT, 1), Veth::new(&netns, "vf0", RIGHT, 1));
+    right.peer.ip(&["link", "set", "ve1", "address", "02:00:00:00:00:02"]);
+    left.set_neighbour(RIGHT, "02:00:00:00:00:02");
+    let cpus = sheafio_core::allowed_cpus().0;
+    let (rx_cpu, tx_cpu) = (cpus[0].to_string(), cpus[cpus.len() - 1].to_string());
+    let pipeline = Fwd::start_program(&netns, example("pipeline"), &["ve0", "vf0", &rx_cpu, &tx_cpu]);
+    pipeline.wait_for_xdp(&netns, "ve0");
+    pipeline.wait_for_xdp(&netns, "vf0");
+    let sender = left.peer.enter(|| UdpSocket::bind((LEFT, 0)).unwrap());
+    let receiver = right.peer.enter(|| UdpSocket::bind((RIGHT, 7)).unwrap());
+    receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    // More packets than a pool has frames, so that they go round.
+    for number in 0..20_000_u32 {
+        sender.send_to(&number.to_le_bytes(), (RIGHT, 7)).unwrap();
+        let mut received = [0; 8];
+        let len = receiver.recv(&mut received).unwrap_or_else(|error| panic!("packet {number}: {error}"));
+        assert_eq!(received[..len], number.to_le_bytes());
+    }
+    let ended = pipeline.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+#[test]
 fn examples_say_how_to_run_them() {
-    for (name, usage) in
-        [("l2fwd", "usage: l2fwd LEFT RIGHT CPU"), ("udp_echo", "usage: udp_echo INTERFACE CPU")]
-    {
+    for (name, usage) in [
+        ("l2fwd", "usage: l2fwd LEFT RIGHT CPU"),
+        ("pipeline", "usage: pipeline LEFT RIGHT RX_CPU TX_CPU"),
+        ("udp_echo", "usage: udp_echo INTERFACE CPU"),
+    ] {
         let output = std::process::Command::new(example(name)).output().unwrap();
         assert!(!output.status.success());
         assert!(String::from_utf8_lossy(&output.stderr).contains(usage));

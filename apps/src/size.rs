@@ -35,27 +35,28 @@ pub(crate) fn decide(args: &mut SizeArgs) -> Result<Size, Error> {
     let zoning = topology.zones_for(&cpus.0);
     let builder = Mempool::builder().frame_size(args.frame_size).cores(cpus.0.len() as u32);
     let builder = builder.zone_specs(zoning.specs);
-    let (builder, plan) = choose_rings(args, builder)?;
+    let (builder, plan) = choose_rings(args, &builder)?;
     Ok(Size { cpus, builder, plan, warnings: zoning.warnings })
 }
 
 /// Prints the decision.
 pub(crate) fn run(mut args: SizeArgs) -> Result<bool, Error> {
     let size = decide(&mut args)?;
-    let mut text = format!("lcores            CPUs {}\n", size.cpus);
+    let mut ports = Vec::new();
     for spec in &args.ports {
         let rings = match (spec.fill(), spec.tx_slots()) {
             (_, 0) => "no rings".to_owned(),
             (None, slots) => format!("{slots} slots"),
             (Some(fill), slots) => format!("rings of {slots} slots, {fill} frames ready for reception"),
         };
-        text += &format!("port              {spec}: {} queue(s), {rings}\n", spec.queues());
+        ports.push(format!("port              {spec}: {} queue(s), {rings}\n", spec.queues()));
     }
     for warning in &size.warnings {
         eprintln!("warning: {warning}");
     }
     // Whoever has closed the pipe does not read on.
-    let _ = write!(std::io::stdout(), "{text}{}", size.plan);
+    let _ =
+        write!(std::io::stdout(), "lcores            CPUs {}\n{}{}", size.cpus, ports.concat(), size.plan);
     Ok(true)
 }
 
@@ -75,7 +76,7 @@ fn choose_cpus(args: &SizeArgs, topology: &Topology) -> Result<CpuList, Error> {
 }
 
 /// The longest rings with which no queue can starve, and as many frames as they take if that is open.
-fn choose_rings(args: &mut SizeArgs, builder: MempoolBuilder) -> Result<(MempoolBuilder, PoolPlan), Error> {
+fn choose_rings(args: &mut SizeArgs, builder: &MempoolBuilder) -> Result<(MempoolBuilder, PoolPlan), Error> {
     let mut slots = *RING_SLOTS.end();
     loop {
         let rings = rings(args, slots);

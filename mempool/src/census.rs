@@ -124,7 +124,7 @@ impl PoolCounts {
 /// A pool cache that is joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheCensus {
-    /// The CPU that it was made on, where the kernel tells.
+    /// The CPU that it was made on or for, where that is known.
     pub cpu: Option<u32>,
     /// Its zone.
     pub zone: u32,

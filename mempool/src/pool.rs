@@ -105,9 +105,15 @@ impl Mempool {
     /// # Errors
     /// [`PoolError::CachesInUse`] if all that the pool was built for are joined.
     pub fn cache(&'static self) -> Result<PoolCache, PoolError> {
-        let cpu = memory::current_cpu();
-        let zone = self.zones.iter().position(|zone| cpu.is_some_and(|cpu| zone.cpus.contains(&cpu)));
-        self.cache_in(zone.unwrap_or(0) as u32)
+        self.join(memory::current_cpu(), None)
+    }
+
+    /// A pool cache for a thread that will run on a CPU, as [`cache`](Self::cache) would make it there.
+    ///
+    /// # Errors
+    /// As for `cache`.
+    pub fn cache_on(&'static self, cpu: u32) -> Result<PoolCache, PoolError> {
+        self.join(Some(cpu), None)
     }
 
     /// A pool cache of a given zone, 0 to zones - 1.
@@ -116,6 +122,12 @@ impl Mempool {
     /// [`PoolError::NoZone`] if there is no such zone; [`PoolError::CachesInUse`] if all caches that
     /// the pool was built for are joined.
     pub fn cache_in(&'static self, zone: u32) -> Result<PoolCache, PoolError> {
+        self.join(memory::current_cpu(), Some(zone))
+    }
+
+    fn join(&'static self, cpu: Option<u32>, zone: Option<u32>) -> Result<PoolCache, PoolError> {
+        let near = || self.zones.iter().position(|zone| cpu.is_some_and(|cpu| zone.cpus.contains(&cpu)));
+        let zone = zone.unwrap_or_else(|| near().unwrap_or(0) as u32);
         let zones = self.zones.len() as u32;
         let barn = &self.zones.get(zone as usize).ok_or(PoolError::NoZone { zone, zones })?.barn;
         let max = self.counters.len() as u32;
@@ -126,10 +138,9 @@ impl Mempool {
         let (generation, is_held) = &mut slots.held[slot as usize];
         *is_held = true;
         let id = CacheId { slot, generation: *generation };
-        self.counters[slot as usize]
-            .cpu
-            .store(memory::current_cpu().map_or(0, |cpu| cpu + 1), Ordering::Relaxed);
-        self.counters[slot as usize].zone.store(zone, Ordering::Relaxed);
+        let counters = self.counters(slot);
+        counters.cpu.store(cpu.map_or(0, |cpu| cpu + 1), Ordering::Relaxed);
+        counters.zone.store(zone, Ordering::Relaxed);
         Ok(PoolCache::new(self, zone, id, pair))
     }
 

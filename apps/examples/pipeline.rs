@@ -1,0 +1,64 @@
+//! Forwards packets one way over two cores. Usage: pipeline LEFT RIGHT RX_CPU TX_CPU
+//!
+//! ```text
+//!   LEFT --rx--> lcore on RX_CPU --ring--> lcore on TX_CPU --tx--> RIGHT
+//!                       ^                         |
+//!                       +---- lane: free frames --+
+//! ```
+
+use std::{error::Error, thread};
+
+use sheafio_core::{CoreError, Lcore, Queue, Stop};
+use sheafio_drivers::{af_xdp, ring};
+use sheafio_mempool::{Burst, Mempool, PoolCache};
+
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("pipeline: {error}");
+        std::process::exit(2);
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let [left, right, rx_cpu, tx_cpu] = args.as_slice() else {
+        return Err("usage: pipeline LEFT RIGHT RX_CPU TX_CPU".into());
+    };
+    let (rx_cpu, tx_cpu) = (rx_cpu.parse()?, tx_cpu.parse()?);
+    let pool = Mempool::builder().frames(16_384).build()?;
+    let (left, right) = (af_xdp::open(left, pool)?.queue(0)?, af_xdp::open(right, pool)?.queue(0)?);
+    let (sender, receiver) = ring::pair(pool, 512);
+    let (rx_cache, tx_cache) = (pool.cache_on(rx_cpu)?, pool.cache_on(tx_cpu)?);
+    // What the one core receives, the other one frees: without a lane by way of the barn.
+    pool.lane(tx_cache.id(), rx_cache.id())?;
+    let stop = Stop::on_signals()?;
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| forward(tx_cpu, &stop, tx_cache, receiver, right));
+        let received = forward(rx_cpu, &stop, rx_cache, left, sender);
+        let sent = sending.join().expect("no panic in the other lcore");
+        eprintln!("{} packets received, {} sent on", received?, sent?);
+        Ok(())
+    })
+}
+
+/// An lcore that moves packets from one queue to another until it is told to stop.
+fn forward(
+    cpu: u32,
+    stop: &Stop,
+    mut cache: PoolCache,
+    mut from: impl Queue,
+    mut to: impl Queue,
+) -> Result<u64, CoreError> {
+    let mut burst = Burst::new();
+    let report = Lcore::pin(cpu).map(|lcore| lcore.stop_on(stop.clone())).and_then(|lcore| {
+        lcore.run_with(&mut cache, |cache| {
+            let received = from.rx_burst(cache, &mut burst);
+            to.tx_or_drop(cache, &mut burst);
+            received
+        })
+    });
+    stop.raise(); // However this one ends, the other one ends too.
+    from.close(&mut cache);
+    to.close(&mut cache);
+    Ok(report?.totals.packets)
+}
