@@ -237,31 +237,34 @@ pub(crate) struct LaneEnds {
 /// The ends of one direction, by the number of their door.
 struct Ends {
     by_door: [Option<End>; LANES_A_CACHE],
-    held: u32,
+    /// Doors up to the last one that an end is held of.
+    reach: usize,
     /// Where the next search begins, so that lanes take turns.
     next: usize,
 }
 
 impl Ends {
-    const NONE: Self = Self { by_door: [None; LANES_A_CACHE], held: 0, next: 0 };
+    const NONE: Self = Self { by_door: [None; LANES_A_CACHE], reach: 0, next: 0 };
 
     /// Calls `visit` with each end in turn until it says that it has used one.
     #[inline(always)]
     fn find<T>(&mut self, mut visit: impl FnMut(&mut End) -> Option<T>) -> Option<T> {
-        if self.held == 0 {
-            return None;
-        }
-        for step in 0..LANES_A_CACHE {
-            let at = (self.next + step) % LANES_A_CACHE;
-            if let Some(end) = &mut self.by_door[at]
+        for _ in 0..self.reach {
+            let at = if self.next < self.reach { self.next } else { 0 };
+            self.next = at + 1;
+            if let Some(end) = &mut self.by_door[at % LANES_A_CACHE]
                 && let Some(found) = visit(end)
             {
                 end.next = (end.next + 1) % LANE_SHEAVES;
-                self.next = (at + 1) % LANES_A_CACHE;
                 return Some(found);
             }
         }
         None
+    }
+
+    fn set(&mut self, door: usize, end: Option<End>) {
+        self.by_door[door] = end;
+        self.reach = self.by_door.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
     }
 }
 
@@ -292,8 +295,7 @@ impl LaneEnds {
         let mut moved = 0;
         for (at, door) in doors.freeing.iter().enumerate() {
             if let Some(end) = self.freeing.by_door[at].filter(|end| lanes.is_closing(*end)) {
-                self.freeing.by_door[at] = None;
-                self.freeing.held -= 1;
+                self.freeing.set(at, None);
                 moved += lanes.let_go(end, door, barn_of);
             }
         }
@@ -304,8 +306,7 @@ impl LaneEnds {
                     self.waits = true;
                     continue;
                 }
-                self.allocating.by_door[at] = None;
-                self.allocating.held -= 1;
+                self.allocating.set(at, None);
                 moved += lanes.let_go(end, door, barn_of);
             }
         }
@@ -319,15 +320,15 @@ impl LaneEnds {
         let mut moved = 0;
         for (ends, doors) in [(&mut self.freeing, &doors.freeing), (&mut self.allocating, &doors.allocating)]
         {
-            for (end, door) in ends.by_door.iter_mut().zip(doors) {
-                if let Some(end) = end.take() {
+            for (at, door) in doors.iter().enumerate() {
+                if let Some(end) = ends.by_door[at] {
+                    ends.set(at, None);
                     // Relaxed: the other end sees it at the latest when it leaves itself; until then
                     // the frames it puts are counted as in a lane.
                     lanes.lanes[end.number as usize].closing.store(1, Ordering::Relaxed);
                     moved += lanes.let_go(end, door, barn_of);
                 }
             }
-            ends.held = 0;
         }
         moved
     }
@@ -373,13 +374,12 @@ impl LaneEnds {
         let doors = &lanes.doors[self.slot as usize];
         for (ends, doors) in [(&mut self.freeing, &doors.freeing), (&mut self.allocating, &doors.allocating)]
         {
-            for (end, door) in ends.by_door.iter_mut().zip(doors) {
+            for (at, door) in doors.iter().enumerate() {
                 // Acquire pairs with the release in `open`.
                 let number = door.load(Ordering::Acquire);
-                if number != 0 && end.is_none() {
+                if number != 0 && ends.by_door[at].is_none() {
                     let zone = lanes.lanes[number as usize - 1].zone.load(Ordering::Relaxed);
-                    *end = Some(End { number: number - 1, zone, next: 0 });
-                    ends.held += 1;
+                    ends.set(at, Some(End { number: number - 1, zone, next: 0 }));
                 }
             }
         }

@@ -42,6 +42,8 @@ mod models;
 mod pair;
 mod plan;
 mod pool;
+#[doc(hidden)] // For the tests that count instructions; no part of the interface.
+pub mod probe;
 mod refill;
 #[cfg(debug_assertions)]
 mod shadow;

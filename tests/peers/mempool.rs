@@ -4,13 +4,15 @@
 //!   pair, thread   pool --take--> array --give--> pool                         one thread on CPU 0
 //!   pipe           pool --take--> array --> ring --> array --give--> pool      CPU 0 to CPU 1
 //! ```
-//! Usage: mempool pair BULK const|var | thread BULK | pipe untouched|touched \[SLOTS\] \[barn\], and for other pools,
+//! Usage: mempool pair BULK const|var | thread BULK | pipe untouched|touched|spread \[SLOTS\] \[barn\], and for other pools,
 //! for scale: mempool array_queue|mutex_vec BULK|pipe
 //!
 //! One case a run, of about half a second; prints one line, the median over blocks of elements. `const`: the compiler
 //! knows BULK (1, 8, 16, 32 or 64), `var`: it does not. `thread` is `pair BULK const` in a thread that is no lcore.
 //! `pipe` moves bursts of 32 through a ring with SLOTS places (32); `touched`: CPU 0 writes a word of each frame's
-//! first cache line, CPU 1 reads it. Frames come back over a lane, or with `barn` through the barn.
+//! first cache line, CPU 1 reads it. Frames of 2,048 bytes have their first lines in 2 of the 64 sets of an L1 cache
+//! (and in 1 of 32 of any other), where DPDK spreads its objects; `spread` touches another line in each frame instead.
+//! Frames come back over a lane, or with `barn` through the barn.
 
 use std::{
     error::Error,
@@ -30,7 +32,7 @@ use sheafio_core::{Lcore, cycles};
 use sheafio_drivers::spsc::{self, Consumer, Producer};
 use sheafio_mempool::{FrameIndex, Geometry, Hugepages, Mempool, PoolCache};
 
-const USAGE: &str = "usage: mempool pair BULK const|var | thread BULK | pipe untouched|touched [SLOTS] [barn] | \
+const USAGE: &str = "usage: mempool pair BULK const|var | thread BULK | pipe untouched|touched|spread [SLOTS] [barn] | \
                      array_queue BULK|pipe | mutex_vec BULK|pipe, BULK 1, 8, 16, 32 or 64, SLOTS a power of two, \
                      at least 32";
 /// As many as in mempool.c.
@@ -76,7 +78,7 @@ fn run(args: &[&str]) -> Result<String> {
             let (cache, bulk) = (frames()?.cache()?, bulk.parse()?);
             Ok(thread::spawn(move || pair(cache, bulk, true)).join().expect("a pair does not panic"))
         }
-        ["pipe", how @ ("untouched" | "touched"), ref rest @ ..] => {
+        ["pipe", how @ ("untouched" | "touched" | "spread"), ref rest @ ..] => {
             let (slots, has_lane) = match *rest {
                 [] => (BURST as u32, true),
                 ["barn"] => (BURST as u32, false),
@@ -88,7 +90,8 @@ fn run(args: &[&str]) -> Result<String> {
                 return Err(USAGE.into());
             }
             let pool = frames()?;
-            let touched = (how == "touched").then(|| *pool.geometry());
+            let lines = if how == "spread" { LINES } else { 1 };
+            let touched = (how != "untouched").then(|| Touch { geometry: *pool.geometry(), lines });
             let [sending, receiving] = [pool.cache()?, pool.cache()?];
             if has_lane {
                 pool.lane(receiving.id(), sending.id())?;
@@ -229,7 +232,7 @@ fn pair_of(mut pool: impl Pool, bulk: usize) -> f64 {
 }
 
 /// Two lcores with a pool, or a pool cache, each; touches the frames if their place is given.
-fn pipe(pools: [impl Pool; 2], slots: u32, touched: Option<Geometry>) -> Result<String> {
+fn pipe(pools: [impl Pool; 2], slots: u32, touched: Option<Touch>) -> Result<String> {
     let (sender, receiver) = spsc::pair(slots);
     let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     let [sending, receiving] = pools;
@@ -252,22 +255,17 @@ fn pipe(pools: [impl Pool; 2], slots: u32, touched: Option<Geometry>) -> Result<
     Ok(format!("{figure:.1} million objects/s"))
 }
 
-fn produce(
-    mut pool: impl Pool,
-    mut ring: Producer<FrameIndex>,
-    touched: Option<Geometry>,
-    stop: &AtomicBool,
-) {
+fn produce(mut pool: impl Pool, mut ring: Producer<FrameIndex>, touched: Option<Touch>, stop: &AtomicBool) {
     let mut array = Array::<BURST>::new();
     let mut number = 0;
     // Relaxed: the flag orders nothing.
     while !stop.load(Ordering::Relaxed) {
         // A short count is nothing to wait for: the consumer may have lost its CPU inside of the pool.
         let got = pool.get(&mut array.0);
-        if let Some(geometry) = touched {
+        if let Some(touch) = touched {
             for &index in &array.0[..got] {
                 // SAFETY: the frame is this thread's, and its first bytes are a word of the UMEM.
-                unsafe { first_word(&geometry, index).write_volatile(number) };
+                unsafe { touch.word(index).write_volatile(number) };
                 number += 1;
             }
         }
@@ -283,7 +281,7 @@ fn produce(
 fn consume(
     mut pool: impl Pool,
     mut ring: Consumer<FrameIndex>,
-    touched: Option<Geometry>,
+    touched: Option<Touch>,
     stop: &AtomicBool,
     ended: &AtomicBool,
 ) -> Vec<f64> {
@@ -302,10 +300,10 @@ fn consume(
             }
             continue;
         }
-        if let Some(geometry) = touched {
+        if let Some(touch) = touched {
             for &index in &array.0[..count] {
                 // SAFETY: the ring has made the frame this thread's; its first word was written.
-                unsafe { first_word(&geometry, index).read_volatile() };
+                unsafe { touch.word(index).read_volatile() };
             }
         }
         pool.put(&array.0[..count]);
@@ -319,11 +317,24 @@ fn consume(
     }
 }
 
-/// Where a frame of the pool begins.
-#[inline(always)]
-fn first_word(geometry: &Geometry, index: FrameIndex) -> NonNull<u64> {
-    // SAFETY: the index is of this pool, so its address lies in the UMEM.
-    unsafe { geometry.base().add(geometry.addr_of(index) as usize).cast() }
+/// Which word of each frame is touched.
+#[derive(Clone, Copy)]
+struct Touch {
+    geometry: Geometry,
+    /// Over how many cache lines the touched words are spread.
+    lines: u32,
+}
+
+/// A number of lines that leaves the words in all sets of a cache.
+const LINES: u32 = 29;
+
+impl Touch {
+    #[inline(always)]
+    fn word(&self, index: FrameIndex) -> NonNull<u64> {
+        let line = (index.0 % self.lines) as usize;
+        // SAFETY: the index is of this pool, so its address and its first 29 lines lie in the UMEM.
+        unsafe { self.geometry.base().add(self.geometry.addr_of(index) as usize + 64 * line).cast() }
+    }
 }
 
 fn median(mut samples: Vec<f64>) -> f64 {

@@ -10,7 +10,8 @@ gcc -O3 -Wall -Wextra $(pkg-config --cflags libdpdk) -march=native -o "$work/mem
 
 cases=()
 for bulk in 1 8 16 32 64; do cases+=("pair $bulk const" "pair $bulk var"); done
-cases+=("thread 1" "thread 32" "pipe untouched" "pipe touched" "pipe untouched 512" "pipe touched 512")
+cases+=("thread 1" "thread 32" "pipe untouched" "pipe touched" "pipe spread")
+cases+=("pipe untouched 512" "pipe touched 512" "pipe spread 512" "pipe touched barn" "pipe touched 512 barn")
 # Other ways to share indices in Rust, for scale.
 our_cases=("array_queue 1" "array_queue 32" "array_queue pipe" "mutex_vec 1" "mutex_vec 32" "mutex_vec pipe")
 
@@ -26,7 +27,9 @@ for round in $(seq "$rounds"); do
   warm_up
   for case in "${cases[@]}"; do
     figure "$built/mempool" "$case" >>"$work/ours.$case"
-    figure "$work/mempool" "$case" >>"$work/theirs.$case"
+    # DPDK spreads the objects anyway, and has no barn.
+    theirs=${case/spread/touched}
+    figure "$work/mempool" "${theirs% barn}" >>"$work/theirs.$case"
   done
   for case in "${our_cases[@]}"; do figure "$built/mempool" "$case" >>"$work/ours.$case"; done
 done

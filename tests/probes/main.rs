@@ -20,7 +20,7 @@ use std::{
 
 use sheafio_core::Queue;
 use sheafio_drivers::sim::{Hand, HandQueue, by_hand};
-use sheafio_mempool::{Burst, Frame, FrameIndex, Hugepages, Mempool, PoolCache};
+use sheafio_mempool::{Burst, Frame, FrameIndex, Hugepages, Mempool, PoolCache, probe::LaneProbe};
 
 /// Packets in a full burst.
 const BURST: usize = 32;
@@ -30,6 +30,10 @@ const RING: u32 = 2 * BURST as u32;
 const SETTLING_TURNS: u32 = 16;
 /// Bytes of an arriving packet.
 const PACKET_BYTES: u32 = 64;
+
+/// The C library's memcpy takes its way by how its arguments are aligned.
+#[repr(align(64))]
+struct Aligned<T>(T);
 
 /// A probe and a case for each number of frames: `take`, `give`, `alloc_burst`, and `free_burst` again.
 macro_rules! pool_probes {
@@ -57,10 +61,10 @@ macro_rules! pool_probes {
         #[inline(never)]
         extern "Rust" fn $case(calls: u32, cache: &mut PoolCache, burst: &mut Burst) {
             burst.set_limit($count);
-            let mut indices = [FrameIndex(0); $count];
+            let mut indices = Aligned([FrameIndex(0); $count]);
             for _ in 0..calls {
-                assert_eq!(black_box($take as fn(_, _) -> usize)(&mut *cache, &mut indices), $count);
-                black_box($give as fn(_, _))(&mut *cache, &indices);
+                assert_eq!(black_box($take as fn(_, _) -> usize)(&mut *cache, &mut indices.0), $count);
+                black_box($give as fn(_, _))(&mut *cache, &indices.0);
                 assert_eq!(black_box($alloc as fn(_, _) -> usize)(&mut *cache, &mut *burst), $count);
                 assert_eq!(black_box(probe_free_burst as fn(_, _) -> usize)(&mut *cache, &mut *burst), $count);
             }
@@ -116,6 +120,28 @@ extern "Rust" fn case_1(calls: u32, cache: &mut PoolCache) {
         black_box(probe_give_1 as fn(_, _))(&mut *cache, &index);
         let frame = black_box(probe_alloc as fn(_) -> Option<_>)(&mut *cache).expect("the pool has frames");
         black_box(probe_free as fn(_, _))(&mut *cache, frame);
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "Rust" fn probe_lane_put(lane: &mut LaneProbe) -> bool {
+    lane.put()
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "Rust" fn probe_lane_get(lane: &mut LaneProbe) -> u32 {
+    lane.get()
+}
+
+/// A whole sheaf over a lane.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "Rust" fn case_sheaf(calls: u32, lane: &mut LaneProbe) {
+    for _ in 0..calls {
+        assert!(black_box(probe_lane_put as fn(_) -> bool)(&mut *lane));
+        assert!(black_box(probe_lane_get as fn(_) -> u32)(&mut *lane) > 0);
     }
 }
 
@@ -244,6 +270,11 @@ fn main() -> ExitCode {
     case_16(calls, &mut cache, &mut burst);
     case_32(calls, &mut cache, &mut burst);
     case_64(calls, &mut cache, &mut burst);
+
+    let mut lane = LaneProbe::new(pool);
+    assert!(lane.put() && lane.get() > 0); // The first search begins elsewhere.
+    case_sheaf(calls, &mut lane);
+    lane.end();
 
     burst.set_limit(BURST);
     let (mut queue, mut hand) = by_hand(pool, &mut cache, RING);
