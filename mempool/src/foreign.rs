@@ -15,20 +15,24 @@ pub(crate) struct OpenSheaves {
     open: Box<[Option<OpenSheaf>]>,
     /// Frames in all of them.
     held: u32,
-    /// Bursts since one was last handed in half full or begun.
-    age: u32,
+    /// Burst boundaries that were come to with frames held.
+    bursts: u32,
+    /// The value of `bursts` before which none of them is due.
+    due: u32,
 }
 
 #[derive(Clone, Copy)]
 struct OpenSheaf {
     id: SheafId,
     len: u32,
+    /// The value of `bursts` when its first frame came.
+    begun: u32,
 }
 
 impl OpenSheaves {
     /// None open, for a pool of `zones` zones.
     pub(crate) fn new(zones: usize) -> Self {
-        Self { open: vec![None; zones].into(), held: 0, age: 0 }
+        Self { open: vec![None; zones].into(), held: 0, bursts: 0, due: 0 }
     }
 
     /// Frames in them.
@@ -56,6 +60,7 @@ impl OpenSheaves {
         let open = self.open[zone].get_or_insert_with(|| OpenSheaf {
             id: barn.join(home).expect("the barn has empty sheaves for each cache"),
             len: 0,
+            begun: 0,
         });
         if open.len == capacity {
             // SAFETY: the open sheaf is this cache's and full of frames.
@@ -71,6 +76,12 @@ impl OpenSheaves {
             }
             open.len = 0;
             self.held -= capacity;
+        }
+        if open.len == 0 {
+            open.begun = self.bursts;
+        }
+        if self.held == 0 {
+            self.due = self.bursts.wrapping_add(FOREIGN_BURSTS);
         }
         // SAFETY: the sheaf is this cache's and has room.
         unsafe { barn.sheaves.write(open.id, open.len, &[frame]) };
@@ -93,7 +104,7 @@ impl OpenSheaves {
         let barn = &zones[zone].barn;
         let home = slot % barn.shards();
         if self.open[zone].is_none() {
-            self.open[zone] = barn.join(home).map(|id| OpenSheaf { id, len: 0 });
+            self.open[zone] = barn.join(home).map(|id| OpenSheaf { id, len: 0, begun: 0 });
         }
         let Some(open) = &mut self.open[zone] else { return (0, traffic) };
         if open.len == 0
@@ -101,7 +112,10 @@ impl OpenSheaves {
         {
             // SAFETY: `get` made this thread the owner of the sheaf.
             barn.sheaves.check(unsafe { barn.sheaves.content(id, len) });
-            *open = OpenSheaf { id, len };
+            if self.held == 0 {
+                self.due = self.bursts.wrapping_add(FOREIGN_BURSTS);
+            }
+            *open = OpenSheaf { id, len, begun: self.bursts };
             self.held += len;
             traffic.barn_in += u64::from(len);
             traffic.barn_gets += 1;
@@ -118,33 +132,44 @@ impl OpenSheaves {
         (now as usize, traffic)
     }
 
-    /// Counts a burst. Whether the sheaves have waited for long enough.
+    /// Counts a burst. Whether a sheaf may have waited for long enough.
     #[inline(always)]
     pub(crate) fn is_due(&mut self) -> bool {
         if self.held == 0 {
             return false;
         }
-        self.age += 1;
-        self.is_overdue()
+        self.bursts = self.bursts.wrapping_add(1);
+        self.bursts == self.due
     }
 
-    /// As `is_due` said last.
-    pub(crate) fn is_overdue(&self) -> bool {
-        self.age >= FOREIGN_BURSTS
+    /// Sends the frames of those sheaves home that have waited for long enough.
+    pub(crate) fn flush_due(&mut self, zones: &[Zone], slot: u32) -> Traffic {
+        self.flush_older(zones, slot, FOREIGN_BURSTS)
     }
 
     /// Sends all frames home.
     pub(crate) fn flush(&mut self, zones: &[Zone], slot: u32) -> Traffic {
+        self.flush_older(zones, slot, 0)
+    }
+
+    fn flush_older(&mut self, zones: &[Zone], slot: u32, bursts: u32) -> Traffic {
         let mut traffic = Traffic::default();
+        let mut oldest = 0;
         for (zone, open) in zones.iter().zip(&mut self.open) {
-            let Some(open) = open else { continue };
+            let Some(open) = open.as_mut().filter(|open| open.len > 0) else { continue };
+            let age = self.bursts.wrapping_sub(open.begun);
+            if age < bursts {
+                oldest = oldest.max(age);
+                continue;
+            }
             // SAFETY: the open sheaf is this cache's.
             let frames = unsafe { zone.barn.sheaves.content(open.id, open.len) };
             zone.barn.put_loose(frames, slot % zone.barn.shards());
-            traffic.barn_out += u64::from(std::mem::take(&mut open.len));
+            traffic.barn_out += u64::from(open.len);
+            self.held -= open.len;
+            open.len = 0;
         }
-        self.held = 0;
-        self.age = 0;
+        self.due = self.bursts.wrapping_add(FOREIGN_BURSTS - oldest);
         traffic
     }
 

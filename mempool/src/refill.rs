@@ -265,10 +265,8 @@ impl PoolCache {
     #[inline(never)]
     pub(crate) fn tend(&mut self) {
         self.sync_lanes();
-        if self.foreign.is_overdue() {
-            let traffic = self.foreign.flush(self.pool.zones(), self.id.slot);
-            self.counters.add_traffic(traffic);
-        }
+        let traffic = self.foreign.flush_due(self.pool.zones(), self.id.slot);
+        self.counters.add_traffic(traffic);
         let request = self.own_zone().flush_request();
         if request != self.flush_seen {
             self.flush_seen = request;

@@ -15,12 +15,22 @@ use crate::{
 pub(crate) const CORES: [usize; 5] = [2, 8, 64, 256, 512];
 
 /// Makes an allocator for the traffic on a machine of so many cores.
-type Make = fn(&mut Machine, usize, &'static Mempool, Traffic) -> Box<dyn Allocator>;
+type Make = fn(&mut Machine, usize, &Pools, Traffic) -> Box<dyn Allocator>;
+
+/// The pools for one number of cores.
+struct Pools {
+    one_zone: &'static Mempool,
+    zones: &'static Mempool,
+}
+
+/// Zones of the pool that has more than one, if there are as many cores.
+pub(crate) const ZONES: usize = 8;
 
 /// The allocators by the names that tables and plots use.
-const ALLOCATORS: [(&str, Make); 8] = [
-    (LANES, |_, cores, pool, traffic| Box::new(Sheaves::new(pool, cores, &traffic.lanes(cores)))),
-    (SHEAVES, |_, cores, pool, _| Box::new(Sheaves::new(pool, cores, &[]))),
+const ALLOCATORS: [(&str, Make); 9] = [
+    (LANES, |_, cores, pools, traffic| Box::new(Sheaves::new(pools.one_zone, cores, &traffic.lanes(cores)))),
+    (SHEAVES, |_, cores, pools, _| Box::new(Sheaves::new(pools.one_zone, cores, &[]))),
+    (ZONED, |_, cores, pools, _| Box::new(Sheaves::new(pools.zones, cores, &[]))),
     ("ring, caches of 512", |machine, cores, _, _| {
         Box::new(RingWithCaches::with_full_caches(machine, cores))
     }),
@@ -37,6 +47,8 @@ const ALLOCATORS: [(&str, Make); 8] = [
 pub(crate) const LANES: &str = "sheafio, lanes";
 /// The pool where they are not.
 pub(crate) const SHEAVES: &str = "sheafio, no lanes";
+/// The same on eight NUMA nodes.
+pub(crate) const ZONED: &str = "sheafio, 8 zones";
 
 /// One allocator under one traffic.
 pub(crate) struct Row {
@@ -59,19 +71,22 @@ pub(crate) struct Figures {
 impl Figures {
     /// Measures everything: some seconds.
     pub(crate) fn measure() -> Self {
-        let pools = CORES.map(sheaves::pool);
+        let pools = CORES.map(|cores| Pools {
+            one_zone: sheaves::pool(cores, 1),
+            zones: sheaves::pool(cores, cores.min(ZONES)),
+        });
         let mut rows = Vec::new();
         for traffic in Traffic::ALL {
             for (allocator, make) in ALLOCATORS {
                 let samples = std::array::from_fn(|size| {
                     let mut machine = Machine::new(CORES[size]);
-                    let allocator = make(&mut machine, CORES[size], pools[size], traffic);
+                    let allocator = make(&mut machine, CORES[size], &pools[size], traffic);
                     traffic::run(traffic, CORES[size], &mut machine, allocator)
                 });
                 rows.push(Row { traffic, allocator, samples });
             }
         }
-        Self { rows, capacities: pools.map(Mempool::sheaf_capacity) }
+        Self { rows, capacities: pools.map(|pools| pools.one_zone.sheaf_capacity()) }
     }
 
     /// The rows of a traffic.

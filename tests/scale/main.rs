@@ -68,7 +68,8 @@ const TRANSFERS_OVER_LANES: f64 = 0.17;
 /// A core's first exchange in the part that is measured may come early, and so may a round's bursts.
 #[cfg(sheafio_scale)]
 fn assert_bounds(figures: &figures::Figures) {
-    let of_pool = |row: &&figures::Row| [figures::LANES, figures::SHEAVES].contains(&row.allocator);
+    let of_pool =
+        |row: &&figures::Row| [figures::LANES, figures::SHEAVES, figures::ZONED].contains(&row.allocator);
     for row in figures.rows.iter().filter(of_pool) {
         for ((sample, cores), capacity) in row.samples.iter().zip(figures::CORES).zip(figures.capacities) {
             let (rmws, title) = (sample.tally.rmws, row.traffic.title());
@@ -76,7 +77,11 @@ fn assert_bounds(figures: &figures::Figures) {
                 assert_eq!((rmws, sample.tally.transfers), (0, 0), "{title}, {cores} cores");
             }
             let frames = sample.packets + (traffic::BURST * cores) as u64;
-            let most = 2 * (frames / u64::from(capacity) + cores as u64);
+            let mut most = 2 * (frames / u64::from(capacity) + cores as u64);
+            if row.allocator == figures::ZONED {
+                // A half-full sheaf for each other zone every 64 bursts.
+                most += frames / (64 * traffic::BURST as u64) * (figures::ZONES as u64 - 1);
+            }
             assert!(rmws <= most, "{title}, {cores} cores: {rmws} where {most} are allowed");
             if row.allocator == figures::LANES && !row.traffic.lanes(cores).is_empty() {
                 // Where one core frees for many, its bursts can run into a lane that is full at the moment.

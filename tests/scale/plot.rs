@@ -20,9 +20,10 @@ const LEAST: f64 = 0.001;
 const MOST: f64 = 10.0;
 /// A colour for each allocator in their order, apart also for those who see no red or no green
 /// (Okabe and Ito).
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 9] = [
     RGBColor(213, 94, 0),
     RGBColor(230, 159, 0),
+    RGBColor(240, 228, 66),
     RGBColor(0, 114, 178),
     RGBColor(86, 180, 233),
     RGBColor(0, 158, 115),

@@ -6,7 +6,7 @@
 use std::{cell::RefCell, collections::HashMap};
 
 use sheafio_mempool::{
-    FrameIndex, Hugepages, Mempool, PoolCache,
+    FrameIndex, Hugepages, Mempool, PoolCache, ZonePolicy,
     sync::observe::{self, Access},
 };
 
@@ -15,7 +15,8 @@ use crate::{
     traffic::{Allocator, BURST},
 };
 
-/// Frames of the pool: those in flight, and what the caches of 512 cores hold.
+/// Frames of the pool: those in flight, and what the caches of 512 cores hold. Twice as many with more
+/// than one zone, where each cache has open sheaves too.
 pub(crate) const FRAMES: usize = 131_072;
 /// Bytes of memory whose lines get their numbers together.
 const PAGE_BYTES: usize = 4096;
@@ -25,9 +26,12 @@ thread_local! {
     static OBSERVED: RefCell<Option<Observed>> = const { RefCell::new(None) };
 }
 
-/// Makes the pool for a number of cores. It lives as long as the process, so runs share it.
-pub(crate) fn pool(cores: usize) -> &'static Mempool {
-    let builder = Mempool::builder().frames(FRAMES as u64).hugepages(Hugepages::Off);
+/// Makes the pool for a number of cores. It lives as long as the process, so runs share it. With more
+/// than one zone, caches may borrow: random traffic leaves one zone with less than another now and then.
+pub(crate) fn pool(cores: usize, zones: usize) -> &'static Mempool {
+    let frames = if zones == 1 { FRAMES } else { 2 * FRAMES };
+    let builder = Mempool::builder().frames(frames as u64).hugepages(Hugepages::Off);
+    let builder = builder.zones(zones as u32).policy(ZonePolicy::Prefer);
     let builder = builder.caches(cores as u32).cores(cores as u32).lanes(cores as u32);
     builder.build().expect("memory for the pool")
 }
@@ -45,7 +49,10 @@ impl Sheaves {
     /// Joins a cache for each core and declares the lanes, each from the core that frees to the one
     /// that allocates.
     pub(crate) fn new(pool: &'static Mempool, cores: usize, lanes: &[(usize, usize)]) -> Self {
-        let caches: Vec<_> = (0..cores).map(|_| pool.cache().expect("a cache for each core")).collect();
+        // Neighbours share a zone.
+        let zone = |core| (core * pool.zone_count() as usize / cores) as u32;
+        let caches: Vec<_> =
+            (0..cores).map(|core| pool.cache_in(zone(core)).expect("a cache for each core")).collect();
         for (from, to) in lanes {
             pool.lane(caches[*from].id(), caches[*to].id()).expect("a lane for each pair of cores");
         }
