@@ -93,6 +93,15 @@ impl PortSpec {
         }
     }
 
+    /// The CPUs whose lcores will serve the queues, from the first again when there are fewer.
+    pub fn set_cpus(&mut self, cpus: &[u32]) {
+        match &mut self.kind {
+            Kind::AfXdp(config) => config.cpus = cpus.to_vec(),
+            Kind::Sim(config) => config.cpus = cpus.to_vec(),
+            Kind::Ring { .. } | Kind::Null { .. } => {}
+        }
+    }
+
     /// Takes other XDP programs off the interface.
     pub fn set_force(&mut self) {
         if let Kind::AfXdp(config) = &mut self.kind {

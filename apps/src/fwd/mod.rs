@@ -62,6 +62,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
         if let Some(fill) = spec.fill().and_then(NonZeroU32::new) {
             spec.set_fill(fill);
         }
+        spec.set_cpus(&cpus.0);
         if args.force {
             spec.set_force();
         }

@@ -22,7 +22,7 @@ use std::{
 };
 
 use sheafio_core::{Queue, QueueCounters, interface_numa_node};
-use sheafio_mempool::Mempool;
+use sheafio_mempool::{Mempool, PoolCache, PoolError};
 
 use self::{
     interface::Interface,
@@ -103,6 +103,9 @@ pub struct Config {
     pub fill: Option<u32>,
     /// Takes another XDP program off the interface, instead of refusing to open.
     pub force: bool,
+    /// The CPUs whose lcores will serve the queues, from the first again when there are fewer: the first
+    /// frames of each queue come from the memory of its NUMA node. None: from that of the opening thread.
+    pub cpus: Vec<u32>,
 }
 
 impl Config {
@@ -120,6 +123,7 @@ impl Default for Config {
             ring: 2048,
             fill: None,
             force: false,
+            cpus: Vec::new(),
         }
     }
 }
@@ -228,8 +232,8 @@ fn serve(
 
     let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues).min(config.ring);
     let (mut queues, mut statistics) = (Vec::new(), Vec::new());
-    let mut cache = pool.cache()?;
     for (number, (socket, rings)) in numbers.zip(sockets) {
+        let mut cache = cache_of(pool, &config.cpus, number - config.start)?;
         let weak = Arc::downgrade(&socket);
         let kernel = LinuxKernel::new(socket, attachment.clone(), number, interface.index);
         let mut queue = XskQueue::new(pool, rings, kernel, fill);
@@ -237,7 +241,6 @@ fn serve(
         statistics.push((weak, queue.counters().clone()));
         queues.push(queue);
     }
-    drop(cache);
 
     if config.force
         && let Some(other) = Other::on(interface)
@@ -247,6 +250,14 @@ fn serve(
     }
     program.attach(&attachment, interface, mode)?;
     Ok(Serving { queues, statistics, attachment: Arc::downgrade(&attachment), zero_copy })
+}
+
+/// A pool cache near the lcore that will serve a queue, the n-th of its port.
+pub(crate) fn cache_of(pool: &'static Mempool, cpus: &[u32], nth: u32) -> Result<PoolCache, PoolError> {
+    match cpus.get(nth as usize % cpus.len().max(1)) {
+        Some(cpu) => pool.cache_on(*cpu),
+        None => pool.cache(),
+    }
 }
 
 /// Refuses what no interface could do, before the kernel does so without a reason.

@@ -19,7 +19,7 @@ use self::kernel::SimKernel;
 pub use self::wire::{SimStatistics, Wire};
 use crate::{
     DriverError,
-    af_xdp::{queue::XskQueue, rings::Rings},
+    af_xdp::{cache_of, queue::XskQueue, rings::Rings},
     port::{Control, soft_mac, take_queue},
 };
 
@@ -67,6 +67,8 @@ pub struct Config {
     pub faults: Faults,
     /// The device vanishes when this many packets have arrived on a queue.
     pub remove_at: Option<u64>,
+    /// As [`af_xdp::Config::cpus`](crate::af_xdp::Config::cpus).
+    pub cpus: Vec<u32>,
 }
 
 impl Default for Config {
@@ -81,6 +83,7 @@ impl Default for Config {
             tx_budget: kernel::TX_BATCH,
             faults: Faults::default(),
             remove_at: None,
+            cpus: Vec::new(),
         }
     }
 }
@@ -117,8 +120,8 @@ pub fn open(name: &str, config: &Config, pool: &'static Mempool) -> Result<SimPo
     check(name, config, pool)?;
     let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues).min(config.ring);
     let (mut queues, mut wires, mut counters) = (Vec::new(), Vec::new(), Vec::new());
-    let mut cache = pool.cache()?;
     for number in 0..config.queues {
+        let mut cache = cache_of(pool, &config.cpus, number)?;
         let share = config.packets / u64::from(config.queues)
             + u64::from(u64::from(number) < config.packets % u64::from(config.queues));
         let wire = Arc::new(Mutex::new(Wire::new(share, config.len_bytes)));
