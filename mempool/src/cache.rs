@@ -10,8 +10,14 @@ use std::panic::Location;
 use std::{fmt, mem::MaybeUninit};
 
 use crate::{
-    Burst, Frame, FrameIndex, Geometry, Mempool, census::CacheCounters, copy::copy_indices,
-    foreign::OpenSheaves, lane::LaneEnds, pair::SheafPair, sync::add, zone::Zone,
+    Burst, Frame, FrameIndex, Geometry, Mempool,
+    census::CacheCounters,
+    copy::copy_indices,
+    foreign::OpenSheaves,
+    lane::LaneEnds,
+    pair::SheafPair,
+    sync::{Ordering, add},
+    zone::Zone,
 };
 
 /// A thread's own access to a pool. Made by [`Mempool::cache`]; every thread, lcore or not, has
@@ -29,7 +35,7 @@ pub struct PoolCache {
     pub(crate) pool: &'static Mempool,
     pub(crate) id: CacheId,
     pub(crate) zone: u32,
-    /// The frames taken so far when the last flush request was seen.
+    /// The frames taken from the slot so far when the last flush request was seen, or at the beginning.
     pub(crate) taken_at_request: u64,
     /// Short allocations until the next flush request.
     pub(crate) shorts_to_request: u32,
@@ -45,10 +51,10 @@ pub struct CacheId {
 
 impl PoolCache {
     pub(crate) fn new(pool: &'static Mempool, zone: u32, id: CacheId, pair: SheafPair) -> Self {
-        let zones = pool.zones();
+        let (zones, counters) = (pool.zones(), pool.counters(id.slot));
         Self {
             pair,
-            counters: pool.counters(id.slot),
+            counters,
             geometry: *pool.geometry(),
             foreign: OpenSheaves::new(zones.len()),
             flush_seen: zones[zone as usize].flush_request(),
@@ -56,7 +62,8 @@ impl PoolCache {
             pool,
             id,
             zone,
-            taken_at_request: 0,
+            // The slot's counters go on from cache to cache.
+            taken_at_request: counters.taken.load(Ordering::Relaxed),
             shorts_to_request: 0,
         }
     }
