@@ -291,7 +291,7 @@ impl PoolCache {
     #[inline]
     pub fn boundary(&mut self) {
         let is_asked = self.own_zone().flush_request() != self.flush_seen;
-        if self.foreign.is_due() || is_asked || self.lanes.is_stale(self.pool.lanes()) {
+        if self.foreign.is_due(self.pool) || is_asked || self.lanes.is_stale(self.pool.lanes()) {
             self.tend();
         }
     }

@@ -2,37 +2,48 @@
 //!
 //! Owns: one sheaf of each foreign zone that this cache has freed frames of. Never does: mix zones.
 //! Invariant: the sheaf of zone z holds frames of zone z alone, and goes home whole; or half full,
-//! when it has waited for long enough.
+//! when it has waited for long enough or zone z asks for frames.
 
-use crate::{lane::LaneEnds, pair::Traffic, sheaf::SheafId, zone::Zone};
+use crate::{Mempool, lane::LaneEnds, pair::Traffic, sheaf::SheafId, zone::Zone};
 
 /// After how many bursts an open sheaf goes home although it is not full. Long enough that a sheaf
 /// of a steady flow fills; short enough that its own zone does not miss the frames.
-pub(crate) const FOREIGN_BURSTS: u32 = 64;
+const FOREIGN_BURSTS: u64 = 64;
 
 /// The open sheaves of one cache, by zone.
 pub(crate) struct OpenSheaves {
     open: Box<[Option<OpenSheaf>]>,
     /// Frames in all of them.
     held: u32,
-    /// Burst boundaries that were come to with frames held.
-    bursts: u32,
-    /// The value of `bursts` before which none of them is due.
-    due: u32,
+    /// The pool's latest request for frames that these sheaves answered.
+    seen: u32,
+    /// Bursts at which frames were held.
+    now: u64,
+    /// The burst at which the first of them may have waited for long enough.
+    due: u64,
 }
 
 #[derive(Clone, Copy)]
 struct OpenSheaf {
     id: SheafId,
     len: u32,
-    /// The value of `bursts` when its first frame came.
-    begun: u32,
+    /// The zone's latest request when the first frame came.
+    request: u32,
+    /// The burst at which it came.
+    since: u64,
+}
+
+impl OpenSheaf {
+    /// Takes note that the first frame comes at burst `now`.
+    fn begin(&mut self, zone: &Zone, now: u64) {
+        (self.request, self.since) = (zone.flush_request(), now);
+    }
 }
 
 impl OpenSheaves {
     /// None open, for a pool of `zones` zones.
     pub(crate) fn new(zones: usize) -> Self {
-        Self { open: vec![None; zones].into(), held: 0, bursts: 0, due: 0 }
+        Self { open: vec![None; zones].into(), held: 0, seen: 0, now: 0, due: 0 }
     }
 
     /// Frames in them.
@@ -60,7 +71,8 @@ impl OpenSheaves {
         let open = self.open[zone].get_or_insert_with(|| OpenSheaf {
             id: barn.join(home).expect("the barn has empty sheaves for each cache"),
             len: 0,
-            begun: 0,
+            request: 0,
+            since: 0,
         });
         if open.len == capacity {
             // SAFETY: the open sheaf is this cache's and full of frames.
@@ -78,10 +90,10 @@ impl OpenSheaves {
             self.held -= capacity;
         }
         if open.len == 0 {
-            open.begun = self.bursts;
+            open.begin(&zones[zone], self.now);
         }
         if self.held == 0 {
-            self.due = self.bursts.wrapping_add(FOREIGN_BURSTS);
+            self.due = self.now + FOREIGN_BURSTS;
         }
         // SAFETY: the sheaf is this cache's and has room.
         unsafe { barn.sheaves.write(open.id, open.len, &[frame]) };
@@ -104,7 +116,7 @@ impl OpenSheaves {
         let barn = &zones[zone].barn;
         let home = slot % barn.shards();
         if self.open[zone].is_none() {
-            self.open[zone] = barn.join(home).map(|id| OpenSheaf { id, len: 0, begun: 0 });
+            self.open[zone] = barn.join(home).map(|id| OpenSheaf { id, len: 0, request: 0, since: 0 });
         }
         let Some(open) = &mut self.open[zone] else { return (0, traffic) };
         if open.len == 0
@@ -112,10 +124,11 @@ impl OpenSheaves {
         {
             // SAFETY: `get` made this thread the owner of the sheaf.
             barn.sheaves.check(unsafe { barn.sheaves.content(id, len) });
+            (open.id, open.len) = (id, len);
+            open.begin(&zones[zone], self.now);
             if self.held == 0 {
-                self.due = self.bursts.wrapping_add(FOREIGN_BURSTS);
+                self.due = self.now + FOREIGN_BURSTS;
             }
-            *open = OpenSheaf { id, len, begun: self.bursts };
             self.held += len;
             traffic.barn_in += u64::from(len);
             traffic.barn_gets += 1;
@@ -132,44 +145,51 @@ impl OpenSheaves {
         (now as usize, traffic)
     }
 
-    /// Counts a burst. Whether a sheaf may have waited for long enough.
+    /// Counts a burst. Whether there may be something for [`send_home`](Self::send_home).
     #[inline(always)]
-    pub(crate) fn is_due(&mut self) -> bool {
+    pub(crate) fn is_due(&mut self, pool: &Mempool) -> bool {
         if self.held == 0 {
             return false;
         }
-        self.bursts = self.bursts.wrapping_add(1);
-        self.bursts == self.due
+        self.now += 1;
+        self.now >= self.due || pool.foreign_request() != self.seen
     }
 
-    /// Sends the frames of those sheaves home that have waited for long enough.
-    pub(crate) fn flush_due(&mut self, zones: &[Zone], slot: u32) -> Traffic {
-        self.flush_older(zones, slot, FOREIGN_BURSTS)
+    /// Sends the sheaves home that have waited for long enough, and those whose zone asks for frames.
+    pub(crate) fn send_home(&mut self, pool: &Mempool, slot: u32) -> Traffic {
+        self.seen = pool.foreign_request();
+        let (now, mut due) = (self.now, u64::MAX);
+        let traffic = self.send(pool.zones(), slot, |open, zone| {
+            let ripe = open.since + FOREIGN_BURSTS;
+            let goes = now >= ripe || zone.flush_request() != open.request;
+            due = due.min(if goes { u64::MAX } else { ripe });
+            goes
+        });
+        self.due = due;
+        traffic
     }
 
     /// Sends all frames home.
     pub(crate) fn flush(&mut self, zones: &[Zone], slot: u32) -> Traffic {
-        self.flush_older(zones, slot, 0)
+        self.send(zones, slot, |_, _| true)
     }
 
-    fn flush_older(&mut self, zones: &[Zone], slot: u32, bursts: u32) -> Traffic {
+    /// Sends the frames of those sheaves home for which `goes` says so.
+    fn send(
+        &mut self,
+        zones: &[Zone],
+        slot: u32,
+        mut goes: impl FnMut(&OpenSheaf, &Zone) -> bool,
+    ) -> Traffic {
         let mut traffic = Traffic::default();
-        let mut oldest = 0;
         for (zone, open) in zones.iter().zip(&mut self.open) {
-            let Some(open) = open.as_mut().filter(|open| open.len > 0) else { continue };
-            let age = self.bursts.wrapping_sub(open.begun);
-            if age < bursts {
-                oldest = oldest.max(age);
-                continue;
-            }
+            let Some(open) = open.as_mut().filter(|open| open.len > 0 && goes(open, zone)) else { continue };
             // SAFETY: the open sheaf is this cache's.
             let frames = unsafe { zone.barn.sheaves.content(open.id, open.len) };
             zone.barn.put_loose(frames, slot % zone.barn.shards());
             traffic.barn_out += u64::from(open.len);
-            self.held -= open.len;
-            open.len = 0;
+            self.held -= std::mem::take(&mut open.len);
         }
-        self.due = self.bursts.wrapping_add(FOREIGN_BURSTS - oldest);
         traffic
     }
 

@@ -15,7 +15,7 @@ use crate::{
     memory::{self, Binding},
     pair::SheafPair,
     sync::Ordering,
-    zone::Zone,
+    zone::{Request, Zone},
 };
 
 /// How often the census looks again while cores exchange sheaves under its eyes.
@@ -41,6 +41,9 @@ pub struct Mempool {
     counters: Box<[CacheCounters]>,
     slots: Mutex<Slots>,
     policy: ZonePolicy,
+    /// Made with each request of any zone, for caches that hold frames of other zones than their own. If
+    /// two zones ask at the same moment, one may be heard only when it asks again.
+    foreign_request: Request,
     plan: PoolPlan,
     pages: Pages,
     warnings: Vec<String>,
@@ -91,6 +94,7 @@ impl Mempool {
                 held: vec![(0, false); asked.caches as usize],
             }),
             policy: asked.policy,
+            foreign_request: Request::default(),
             plan: plan.clone(),
             pages: mapping.pages,
             warnings: mapping.warnings,
@@ -285,6 +289,22 @@ impl Mempool {
 
     pub(crate) fn policy(&self) -> ZonePolicy {
         self.policy
+    }
+
+    /// The latest request of any zone.
+    #[inline(always)]
+    pub(crate) fn foreign_request(&self) -> u32 {
+        self.foreign_request.latest()
+    }
+
+    /// Asks the caches for the frames of a zone: those of the zone for what they do not need, others
+    /// for what they hold open. Returns the number of the zone's request.
+    pub(crate) fn request_flush(&self, zone: u32) -> u32 {
+        let request = self.zones[zone as usize].request_flush();
+        if self.zones.len() > 1 {
+            self.foreign_request.make();
+        }
+        request
     }
 
     pub(crate) fn counters(&self, slot: u32) -> &CacheCounters {

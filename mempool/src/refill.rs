@@ -255,7 +255,7 @@ impl PoolCache {
         add(&self.counters.short, 1);
         if self.shorts_to_request == 0 {
             self.shorts_to_request = SHORTS_A_REQUEST;
-            self.flush_seen = self.own_zone().request_flush(); // There is nothing here to give.
+            self.flush_seen = self.pool.request_flush(self.zone); // There is nothing here to give.
         }
         self.shorts_to_request -= 1;
     }
@@ -265,7 +265,7 @@ impl PoolCache {
     #[inline(never)]
     pub(crate) fn tend(&mut self) {
         self.sync_lanes();
-        let traffic = self.foreign.flush_due(self.pool.zones(), self.id.slot);
+        let traffic = self.foreign.send_home(self.pool, self.id.slot);
         self.counters.add_traffic(traffic);
         let request = self.own_zone().flush_request();
         if request != self.flush_seen {

@@ -29,23 +29,39 @@ pub enum ZonePolicy {
     Prefer,
 }
 
-/// A word on lines of its own.
+/// The number of the latest request for frames, on lines of its own: written rarely, so that reading it
+/// costs nothing.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-struct Apart(AtomicU32);
+pub(crate) struct Request(AtomicU32);
+
+impl Request {
+    #[inline(always)]
+    pub(crate) fn latest(&self) -> u32 {
+        // Acquire pairs with the release in `make`: who sees the pool's request sees the zone's.
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Makes one more and returns its number. Two at the same time may become one, which is no loss:
+    /// hence no read-modify-write.
+    pub(crate) fn make(&self) -> u32 {
+        let request = self.latest().wrapping_add(1);
+        self.0.store(request, Ordering::Release);
+        request
+    }
+}
 
 /// A zone in use.
 pub(crate) struct Zone {
     pub(crate) barn: Barn,
     pub(crate) cpus: Box<[u32]>,
-    /// Raised by a cache that found no frame anywhere; others compare it with what they saw last.
-    /// Written rarely, so that reading it costs nothing.
-    flush: Apart,
+    /// Made by a cache that found no frame anywhere; others compare it with what they saw last.
+    flush: Request,
 }
 
 impl Zone {
     pub(crate) fn new(barn: Barn, cpus: &[u32]) -> Self {
-        Self { barn, cpus: cpus.into(), flush: Apart::default() }
+        Self { barn, cpus: cpus.into(), flush: Request::default() }
     }
 
     pub(crate) fn range(&self) -> FrameRange {
@@ -55,15 +71,11 @@ impl Zone {
     /// The number of the latest request to give frames back.
     #[inline(always)]
     pub(crate) fn flush_request(&self) -> u32 {
-        // Relaxed: a request orders nothing.
-        self.flush.0.load(Ordering::Relaxed)
+        self.flush.latest()
     }
 
     /// Asks every cache of the zone to give back what it does not need. Returns the request's number.
-    /// Two requests at the same time may become one, which is no loss: hence no read-modify-write.
     pub(crate) fn request_flush(&self) -> u32 {
-        let request = self.flush_request().wrapping_add(1);
-        self.flush.0.store(request, Ordering::Relaxed);
-        request
+        self.flush.make()
     }
 }

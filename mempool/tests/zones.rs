@@ -105,6 +105,75 @@ fn a_half_full_foreign_sheaf_goes_home_after_64_bursts_and_not_before() {
 }
 
 #[test]
+fn a_foreign_sheaf_waits_from_its_own_first_frame_on() {
+    let pool = zoned(2, ZonePolicy::Prefer);
+    let (mut near, mut far) = (pool.cache_in(0).unwrap(), pool.cache_in(1).unwrap());
+    let (mut hand, mut rest) = (Hand::new(pool), Hand::new(pool));
+    hand.take(&mut near, 512);
+    rest.take(&mut far, 512);
+    hand.give(&mut far, 1);
+    (1..FOREIGN_BURSTS).for_each(|_| far.boundary());
+    // The frame does not go home but out again; the next one begins to wait anew.
+    assert_eq!(rest.take(&mut far, 1), 1);
+    assert_eq!(pool.counts().borrowed, 1);
+    hand.give(&mut far, 1);
+    for _ in 1..FOREIGN_BURSTS {
+        far.boundary();
+        assert_eq!(pool.frames_in_barn(0), 0);
+    }
+    far.boundary();
+    assert_eq!(pool.frames_in_barn(0), 1);
+    hand.give_all(&mut near);
+    rest.give_all(&mut far);
+    drop((near, far));
+    assert_home(pool);
+}
+
+#[test]
+fn a_foreign_sheaf_that_begins_when_a_full_one_has_gone_waits_as_long() {
+    let pool = zoned(2, ZonePolicy::Strict);
+    let capacity = pool.sheaf_capacity() as usize;
+    let (mut near, mut far) = (pool.cache_in(0).unwrap(), pool.cache_in(1).unwrap());
+    let mut hand = Hand::new(pool);
+    hand.take(&mut near, capacity + 1);
+    let before = pool.frames_in_barn(0);
+    hand.give(&mut far, 1);
+    (1..FOREIGN_BURSTS).for_each(|_| far.boundary());
+    hand.give(&mut far, capacity);
+    for _ in 1..FOREIGN_BURSTS {
+        far.boundary();
+        assert_eq!(pool.frames_in_barn(0), before + capacity as u64);
+    }
+    far.boundary();
+    assert_eq!(pool.frames_in_barn(0), before + capacity as u64 + 1);
+    drop((near, far));
+    assert_home(pool);
+}
+
+#[test]
+fn a_foreign_sheaf_goes_home_at_once_when_its_zone_asks() {
+    let pool = zoned(4, ZonePolicy::Strict);
+    let mut caches = caches(pool);
+    let mut hand = Hand::new(pool);
+    hand.take(&mut caches[1], 512);
+    hand.give(&mut caches[3], 5);
+    hand.take(&mut caches[0], 512);
+    hand.give(&mut caches[3], 7);
+    assert_eq!(hand.take(&mut caches[1], 1), 0);
+    caches[3].boundary();
+    assert_eq!((pool.frames_in_barn(0), pool.frames_in_barn(1)), (0, 5), "only that zone has asked");
+    assert_eq!(hand.take(&mut caches[1], 6), 5);
+    // What comes later has not been asked for.
+    let mut later = hand.split(2);
+    later.give_all(&mut caches[3]);
+    (1..FOREIGN_BURSTS).for_each(|_| caches[3].boundary());
+    assert_eq!((pool.frames_in_barn(0), pool.frames_in_barn(1)), (7, 0));
+    hand.give_all(&mut caches[0]);
+    drop(caches);
+    assert_home(pool);
+}
+
+#[test]
 fn a_strict_cache_gets_a_short_count_while_other_zones_have_frames() {
     let pool = zoned(2, ZonePolicy::Strict);
     let mut cache = pool.cache_in(1).unwrap();
