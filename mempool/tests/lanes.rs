@@ -21,29 +21,31 @@ const A_MOMENT: Duration = Duration::from_micros(20);
 /// Lets a cache allocate, and another thread's free what it sends there, for so many bursts.
 fn pass_bursts(pool: &'static Mempool, bursts: usize, with_lane: bool) {
     const BURST: usize = 20;
-    // In flight are at most 6 bursts: fewer than two sheaves of 60.
-    let (send, receive) = mpsc::sync_channel::<Hand>(4);
+    // In flight are at most 4 bursts: fewer than two sheaves of 60.
+    let (send, receive) = mpsc::sync_channel::<Hand>(2);
     let (mut allocating, mut freeing) = (pool.cache().unwrap(), pool.cache().unwrap());
     if with_lane {
         lane(&mut freeing, &mut allocating);
     }
-    thread::scope(|scope| {
-        scope.spawn(move || {
+    // Both stay to the end, for a lane ends with the first one.
+    let _caches = thread::scope(|scope| {
+        let freeing = scope.spawn(move || {
             let mut cache = freeing;
             for mut hand in receive {
                 hand.give_all(&mut cache);
                 cache.boundary();
             }
+            cache
         });
-        scope.spawn(move || {
-            let mut cache = allocating;
-            for _ in 0..bursts {
-                let mut hand = Hand::new(pool);
-                assert_eq!(hand.take(&mut cache, BURST), BURST);
-                send.send(hand).expect("the other thread goes on");
-                cache.boundary();
-            }
-        });
+        let mut cache = allocating;
+        for _ in 0..bursts {
+            let mut hand = Hand::new(pool);
+            assert_eq!(hand.take(&mut cache, BURST), BURST);
+            send.send(hand).expect("the other thread goes on");
+            cache.boundary();
+        }
+        drop(send);
+        [cache, freeing.join().expect("all frames were freed")]
     });
 }
 
@@ -193,7 +195,7 @@ fn a_lane_that_comes_and_goes_under_two_threads_loses_no_frame() {
     thread::scope(|scope| {
         scope.spawn(|| work(near, there, from_there));
         scope.spawn(|| work(far, here, from_here));
-        while opened < 4000 {
+        while opened < 2000 {
             let lanes: Vec<_> =
                 [[0, 1], [1, 0]].map(|[from, to]| pool.lane(ids[from], ids[to]).unwrap()).into();
             opened += lanes.len() as u32;
@@ -233,6 +235,32 @@ fn a_cache_that_leaves_takes_no_frame_of_its_lanes_along() {
         assert!(!lane.is_over() && pool.census().adds_up());
         drop(left);
         assert!(lane.is_over());
+        assert_home(pool);
+    }
+}
+
+#[test]
+fn a_lane_ends_soon_after_its_first_cache_has_left() {
+    for is_freeing_end_first in [true, false] {
+        let pool = builder(960).lanes(1).build().unwrap();
+        let capacity = pool.sheaf_capacity() as usize;
+        let (mut from, mut to) = (pool.cache().unwrap(), pool.cache().unwrap());
+        let lane = lane(&mut from, &mut to);
+        let mut hand = Hand::new(pool);
+        hand.take(&mut to, 6 * capacity);
+        hand.give(&mut from, 4 * capacity);
+        let mut left = if is_freeing_end_first {
+            drop(from);
+            to
+        } else {
+            drop(to);
+            from
+        };
+        left.boundary();
+        hand.give_all(&mut left);
+        assert!(lane.is_over(), "the freeing end left first: {is_freeing_end_first}");
+        assert_eq!(pool.census().lanes, 0);
+        drop(left);
         assert_home(pool);
     }
 }
