@@ -1,6 +1,6 @@
 //! Maps the pool's packet memory, once and for good, and blocks for its bookkeeping.
 //!
-//! Owns: the mmap and mbind calls. Never does: unmap packet memory, hand out references. Invariant: the address range up to
+//! Owns: the mmap and mbind calls. Never does: unmap a pool's packet memory, hand out references. Invariant: the address range up to
 //! the next power of two above the mapping belongs to this pool alone, so that one mask tells
 //! whether an offset can be one of this pool's.
 //!
@@ -38,7 +38,7 @@ pub(crate) struct Mapping {
 /// Which part of a mapping lies on which NUMA node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
-    /// Offset in bytes, a multiple of the page size.
+    /// Offset and length in bytes: multiples of a hugepage, or the kernel refuses where there are some.
     pub(crate) at: usize,
     pub(crate) len_bytes: usize,
     pub(crate) node: u32,
@@ -61,8 +61,10 @@ pub(crate) fn map(
         // lie; so base pages get a range of their own below.
         let base = reserve(span_bytes).map_err(failed)?;
         let kind = PageKind { flags: libc::MAP_HUGETLB, advice: libc::MADV_NORMAL };
-        match commit(base, len_bytes, &kind, bindings, &mut warnings) {
+        match commit(base, span_bytes, len_bytes, &kind, bindings, &mut warnings) {
             Ok(()) => return Ok(Mapping { base, span_bytes, pages: Pages::Huge, warnings }),
+            // Base pages could not be bound either.
+            Err(failure @ CommitError { step: Step::Bind(_), .. }) => return Err(failure.refusal(len_bytes)),
             Err(_) if hugepages == Hugepages::Require => {
                 return Err(PoolError::Hugepages {
                     pages,
@@ -84,14 +86,8 @@ pub(crate) fn map(
     }
     let base = reserve(span_bytes).map_err(failed)?;
     let advice = if hugepages == Hugepages::Off { libc::MADV_NOHUGEPAGE } else { libc::MADV_HUGEPAGE };
-    commit(base, len_bytes, &PageKind { flags: 0, advice }, bindings, &mut warnings).map_err(|failure| {
-        match failure.binding {
-            Some(Binding { node, len_bytes, .. }) => {
-                PoolError::Node { node, mib: (len_bytes >> 20) as u64, source: failure.source }
-            }
-            None => failed(failure.source),
-        }
-    })?;
+    commit(base, span_bytes, len_bytes, &PageKind { flags: 0, advice }, bindings, &mut warnings)
+        .map_err(|failure| failure.refusal(len_bytes))?;
     Ok(Mapping { base, span_bytes, pages: Pages::Base, warnings })
 }
 
@@ -100,12 +96,14 @@ fn remedy(pages: u64, bindings: &[Binding]) -> String {
     if bindings.is_empty() {
         return format!("echo {pages} > /proc/sys/vm/nr_hugepages");
     }
-    let one = |binding: &Binding| {
-        let pages = binding.len_bytes.div_ceil(HUGEPAGE_BYTES);
-        let node = binding.node;
+    let mut on_node = std::collections::BTreeMap::new();
+    for binding in bindings {
+        *on_node.entry(binding.node).or_insert(0) += binding.len_bytes.div_ceil(HUGEPAGE_BYTES);
+    }
+    let one = |(node, pages)| {
         format!("echo {pages} > /sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
     };
-    bindings.iter().map(one).collect::<Vec<_>>().join("; ")
+    on_node.into_iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 /// A block of zeroed memory for the pool's own bookkeeping.
@@ -193,9 +191,15 @@ fn reserve(span_bytes: usize) -> io::Result<NonNull<u8>> {
         return Err(io::Error::last_os_error());
     }
     let start = start.cast::<u8>();
-    let slack = start.align_offset(HUGEPAGE_BYTES);
-    // SAFETY: slack is less than HUGEPAGE_BYTES, so the result lies within the reservation.
-    Ok(unsafe { NonNull::new_unchecked(start.add(slack)) })
+    let before = start.align_offset(HUGEPAGE_BYTES);
+    // SAFETY: `before` is less than HUGEPAGE_BYTES, so all three lie within the reservation, which nobody
+    // else knows yet. The kernel refuses to unmap nothing.
+    unsafe {
+        let base = start.add(before);
+        libc::munmap(start.cast(), before);
+        libc::munmap(base.add(span_bytes).cast(), HUGEPAGE_BYTES - before);
+        Ok(NonNull::new_unchecked(base))
+    }
 }
 
 /// What pages to map.
@@ -204,21 +208,44 @@ struct PageKind {
     advice: i32,
 }
 
-/// Why memory could not be had, and for which binding.
+/// Why memory could not be had.
 struct CommitError {
+    step: Step,
     source: io::Error,
-    binding: Option<Binding>,
 }
 
-/// Puts memory behind the first `len_bytes` of the reservation: maps, binds, and then touches it.
+/// What was tried, and for which binding.
+enum Step {
+    Map,
+    Bind(Binding),
+    Populate(Option<Binding>),
+}
+
+impl CommitError {
+    fn refusal(self, len_bytes: usize) -> PoolError {
+        match self.step {
+            Step::Bind(binding) | Step::Populate(Some(binding)) => PoolError::Node {
+                node: binding.node,
+                mib: (binding.len_bytes >> 20) as u64,
+                source: self.source,
+            },
+            Step::Map | Step::Populate(None) => {
+                PoolError::Map { mib: (len_bytes >> 20) as u64, source: self.source }
+            }
+        }
+    }
+}
+
+/// Puts memory behind the first `len_bytes` of the reservation: maps, binds, and then touches it. If
+/// that fails after mapping, the reservation is gone.
 fn commit(
     base: NonNull<u8>,
+    span_bytes: usize,
     len_bytes: usize,
     kind: &PageKind,
     bindings: &[Binding],
     warnings: &mut Vec<String>,
 ) -> Result<(), CommitError> {
-    let failed = |source| CommitError { source, binding: None };
     // SAFETY: MAP_FIXED replaces a part of the reservation, which nobody else uses.
     let at = unsafe {
         libc::mmap(
@@ -231,11 +258,22 @@ fn commit(
         )
     };
     if at == libc::MAP_FAILED {
-        return Err(failed(io::Error::last_os_error()));
+        return Err(CommitError { step: Step::Map, source: io::Error::last_os_error() });
     }
     // SAFETY: the range was mapped just above. A kernel without transparent hugepages refuses: it is
     // advice.
     unsafe { libc::madvise(at, len_bytes, kind.advice) };
+    let done = bind_all(base, bindings, warnings).and_then(|()| populate(base, len_bytes, bindings));
+    if done.is_err() {
+        // Hugepages above all are missed by others.
+        // SAFETY: the whole span is mapped, by this pool to be, and nobody has seen it.
+        unsafe { libc::munmap(base.as_ptr().cast(), span_bytes) };
+    }
+    done
+}
+
+/// Binds the parts of a mapping to their nodes; where that is not allowed it is a warning.
+fn bind_all(base: NonNull<u8>, bindings: &[Binding], warnings: &mut Vec<String>) -> Result<(), CommitError> {
     let mut unbound = None;
     for binding in bindings {
         // SAFETY: the bindings lie within the mapping.
@@ -244,7 +282,7 @@ fn commit(
             match error.raw_os_error() {
                 // Forbidden, by a container's seccomp filter say, or a kernel without NUMA: slower, not wrong.
                 Some(libc::EPERM | libc::ENOSYS) => unbound = Some(error),
-                _ => return Err(CommitError { source: error, binding: Some(*binding) }),
+                _ => return Err(CommitError { step: Step::Bind(*binding), source: error }),
             }
         }
     }
@@ -254,10 +292,14 @@ fn commit(
              container by --cap-add SYS_NICE"
         ));
     }
+    Ok(())
+}
+
+/// Touches all pages: now rather than on the data path, where memory that can't be had is a SIGBUS.
+fn populate(base: NonNull<u8>, len_bytes: usize, bindings: &[Binding]) -> Result<(), CommitError> {
     if cfg!(sheafio_scale) {
         return Ok(()); // The simulation never touches packets.
     }
-    // Now rather than on the data path: there, memory that can't be had is a SIGBUS.
     let whole = [Binding { at: 0, len_bytes, node: 0 }];
     for part in if bindings.is_empty() { &whole } else { bindings } {
         // SAFETY: the part lies within the mapping.
@@ -268,19 +310,12 @@ fn commit(
             let source = io::Error::last_os_error();
             // EINVAL: a kernel before 5.14 does not know it, and faults the pages in one by one.
             if source.raw_os_error() != Some(libc::EINVAL) {
-                release(base, len_bytes);
-                return Err(CommitError { source, binding: (!bindings.is_empty()).then_some(*part) });
+                let binding = (!bindings.is_empty()).then_some(*part);
+                return Err(CommitError { step: Step::Populate(binding), source });
             }
         }
     }
     Ok(())
-}
-
-/// Takes the memory away again, above all hugepages, and keeps the addresses reserved.
-fn release(base: NonNull<u8>, len_bytes: usize) {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: MAP_FIXED replaces a part of the reservation, which nobody else uses.
-    unsafe { libc::mmap(base.as_ptr().cast(), len_bytes, libc::PROT_NONE, flags, -1, 0) };
 }
 
 /// Policies of mbind(2) (linux/mempolicy.h).

@@ -12,7 +12,7 @@ use crate::{
     barn::Barn,
     census::CacheCounters,
     lane::{LANES_A_CACHE, Lanes},
-    memory::{self, Binding},
+    memory::{self, Binding, HUGEPAGE_BYTES},
     pair::SheafPair,
     sync::Ordering,
     zone::{Request, Zone},
@@ -71,7 +71,9 @@ impl Mempool {
         let bindings: Vec<Binding> = specs
             .clone()
             .filter_map(|(at, zone)| {
-                Some(Binding { at: at * zone_bytes, len_bytes: zone_bytes, node: zone.node? })
+                // Zones of nodes are whole hugepages, apart from one that is alone.
+                let len_bytes = zone_bytes.next_multiple_of(HUGEPAGE_BYTES);
+                Some(Binding { at: at * zone_bytes, len_bytes, node: zone.node? })
             })
             .collect();
         let mapping = memory::map(zone_bytes * asked.zones.len(), asked.hugepages, &bindings)?;

@@ -3,7 +3,7 @@
 mod counting;
 
 use counting::{Hand, assert_home, builder};
-use sheafio_mempool::{Mempool, PoolCache, PoolError, ZonePolicy, ZoneSpec};
+use sheafio_mempool::{Hugepages, Mempool, PoolCache, PoolError, ZonePolicy, ZoneSpec};
 
 /// Bursts after which a half full sheaf of foreign frames goes home.
 const FOREIGN_BURSTS: usize = 64;
@@ -298,6 +298,18 @@ fn a_node_that_is_not_there_is_refused_by_its_number() {
             Err(error) => panic!("{error}"),
             Ok(pool) => assert!(!is_bound && !pool.warnings().is_empty(), "node {node} was taken"),
         }
+    }
+}
+
+#[test]
+fn a_remedy_for_hugepages_names_each_node_once_with_all_its_pages() {
+    let specs = vec![on_node(0), on_node(0)];
+    match builder(1 << 18).zone_specs(specs).hugepages(Hugepages::Require).build() {
+        Err(error) => {
+            let remedy = "Reserve them: echo 256 > /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages, or";
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
+        Ok(pool) => assert_home(pool), // This machine has 512 MiB of them.
     }
 }
 
