@@ -300,8 +300,9 @@ fn populate(base: NonNull<u8>, len_bytes: usize, bindings: &[Binding]) -> Result
     if cfg!(sheafio_scale) {
         return Ok(()); // The simulation never touches packets.
     }
-    let whole = [Binding { at: 0, len_bytes, node: 0 }];
-    for part in if bindings.is_empty() { &whole } else { bindings } {
+    // Node by node, to name the one that has too little, and then what is bound to none.
+    let whole = Binding { at: 0, len_bytes, node: 0 };
+    for (part, is_bound) in bindings.iter().map(|part| (part, true)).chain([(&whole, false)]) {
         // SAFETY: the part lies within the mapping.
         let populated = unsafe {
             libc::madvise(base.add(part.at).as_ptr().cast(), part.len_bytes, libc::MADV_POPULATE_WRITE)
@@ -310,8 +311,7 @@ fn populate(base: NonNull<u8>, len_bytes: usize, bindings: &[Binding]) -> Result
             let source = io::Error::last_os_error();
             // EINVAL: a kernel before 5.14 does not know it, and faults the pages in one by one.
             if source.raw_os_error() != Some(libc::EINVAL) {
-                let binding = (!bindings.is_empty()).then_some(*part);
-                return Err(CommitError { step: Step::Populate(binding), source });
+                return Err(CommitError { step: Step::Populate(is_bound.then_some(*part)), source });
             }
         }
     }

@@ -314,6 +314,22 @@ fn a_remedy_for_hugepages_names_each_node_once_with_all_its_pages() {
 }
 
 #[test]
+fn the_memory_of_every_zone_is_there_before_it_is_used() {
+    // A zone on memory from anywhere, between two of a node.
+    let specs = vec![on_node(0), ZoneSpec::default(), on_node(0)];
+    let pool = builder(3072).zone_specs(specs).build().unwrap();
+    let zone_bytes = pool.geometry().umem_bytes() / 3;
+    let start = pool.geometry().base().addr().get() + zone_bytes as usize;
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    if pool.warnings().is_empty() {
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&format!("{start:x}-")));
+        let resident = lines.find(|line| line.starts_with("Rss:")).expect("the zone is a mapping of its own");
+        assert_eq!(resident.split_whitespace().nth(1).unwrap(), (zone_bytes >> 10).to_string());
+    }
+    assert_home(pool);
+}
+
+#[test]
 fn zones_that_contradict_each_other_are_refused() {
     let zone = |cpus: &[u32]| ZoneSpec { node: None, cpus: cpus.to_vec() };
     for specs in [vec![zone(&[0, 1]), zone(&[2, 1])], vec![zone(&[1]), zone(&[]), zone(&[0, 1])]] {
