@@ -85,6 +85,7 @@ impl Burst {
 
     /// Keeps the frames for which `keep` says true, in order, and frees the others.
     #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn retain(&mut self, cache: &mut PoolCache, mut keep: impl FnMut(&mut Frame) -> bool) {
         let len = self.len as usize;
         // The burst is empty while frames move, so that a panic in `keep` leaks them instead of

@@ -115,6 +115,8 @@ impl PoolCache {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn free(&mut self, frame: Frame) {
         let addr = self.geometry.addr(&frame);
+        #[cfg(debug_assertions)]
+        self.check_each(std::slice::from_ref(&frame));
         self.check(addr);
         let _ = frame.into_data();
         let index = self.geometry.index_within(addr);
@@ -170,6 +172,8 @@ impl PoolCache {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn free_burst(&mut self, burst: &mut Burst) -> usize {
+        #[cfg(debug_assertions)]
+        self.check_each(burst);
         let geometry = &self.geometry;
         let count = burst.len();
         let mut addrs = 0;
@@ -306,6 +310,20 @@ impl PoolCache {
     fn check(&self, addrs: u64) {
         if !self.geometry.contains(addrs) {
             frame_of_another_pool();
+        }
+    }
+
+    /// As `check`, and names the frame and both places.
+    #[cfg(debug_assertions)]
+    #[track_caller]
+    fn check_each(&self, frames: &[Frame]) {
+        let mut others = frames.iter().filter(|frame| !self.geometry.contains(self.geometry.addr(frame)));
+        if let Some(frame) = others.next() {
+            let name = crate::shadow::name_with_place_of(frame.data());
+            let place = Location::caller();
+            panic!(
+                "a frame of another pool was given to this pool cache at {place}: {name}; free it with its own"
+            );
         }
     }
 }

@@ -120,6 +120,7 @@ impl Frame {
     /// Their content is what was there before. `None` if there is less headroom.
     #[inline]
     #[must_use]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn prepend(&mut self, count: usize) -> Option<&mut [u8]> {
         if count > self.headroom() {
             return None;
@@ -134,6 +135,7 @@ impl Frame {
     /// Their content is what was there before. `None` if there is less tailroom.
     #[inline]
     #[must_use]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn append(&mut self, count: usize) -> Option<&mut [u8]> {
         if count > self.tailroom() {
             return None;
@@ -148,6 +150,7 @@ impl Frame {
     /// # Panics
     /// If the packet is shorter than `count`.
     #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn trim_front(&mut self, count: usize) {
         assert!(count <= self.len(), "trim_front({count}) of a packet of {} bytes", self.len());
         self.meta = self.meta + ((count as u64) << HEADROOM_SHIFT) - count as u64;
@@ -160,6 +163,7 @@ impl Frame {
     /// # Panics
     /// If the packet is shorter than `count`.
     #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn trim_back(&mut self, count: usize) {
         assert!(count <= self.len(), "trim_back({count}) of a packet of {} bytes", self.len());
         self.meta -= count as u64;

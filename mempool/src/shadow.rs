@@ -114,6 +114,13 @@ pub(crate) fn name_of(data: ptr::NonNull<u8>) -> String {
     }
 }
 
+/// As `name_of`, with the place where the frame was taken.
+pub(crate) fn name_with_place_of(data: ptr::NonNull<u8>) -> String {
+    let taken =
+        find(data).map(|(shadow, frame)| shadow.entries[frame as usize].taken.load(Ordering::Relaxed));
+    format!("{}, taken at {}", name_of(data), name(taken.unwrap_or_default()))
+}
+
 fn find(data: ptr::NonNull<u8>) -> Option<(&'static Shadow, u32)> {
     let frame_in = |geometry: &Geometry| {
         let addr = (data.addr().get() as u64).wrapping_sub(geometry.base().addr().get() as u64);
