@@ -275,7 +275,7 @@ fn a_builder_that_is_refused_after_mapping_leaves_no_memory_behind() {
         let line = status.lines().find(|line| line.starts_with("VmSize:")).unwrap().to_owned();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
-    let rings = Rings { queues: 1 << 20, fill: 1 << 12, tx: 1 << 12 };
+    let rings = Rings { queues: 1 << 20, fill: 1 << 12, tx: 1 << 12, burst: 32 };
     let before = mapped_kib();
     for _ in 0..1000 {
         // 64 MiB each time, on a node that is not there.
