@@ -64,7 +64,10 @@ impl Barn {
         let shards: Box<[Shard]> = (0..shard_count).map(|_| Shard::new(each)).collect();
         for (shard, first) in shards.iter().zip((plan.lane_sheaves..).step_by(each as usize)) {
             let mut shard = shard.try_lock().expect("nobody else knows it yet");
-            (first..first + each).rev().for_each(|id| shard.push_empty(SheafId(id), &sheaves));
+            for id in (first..first + each).rev().map(SheafId) {
+                sheaves.take_over(id);
+                shard.push_empty(id, &sheaves);
+            }
         }
         // Dealt out sheaf by sheaf.
         let mut frames = Vec::with_capacity(capacity as usize);

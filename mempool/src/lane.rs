@@ -185,9 +185,10 @@ impl Lanes {
             let id = End { next, ..end }.sheaf();
             // Relaxed: ordered by the read-modify-write above.
             let len = barn.sheaves.turn(id).load(Ordering::Relaxed);
-            barn.sheaves.touch(id);
+            barn.sheaves.take_over(id);
             // SAFETY: both ends have let go, so this thread alone owns the lane's sheaves.
             barn.put_loose(unsafe { barn.sheaves.content(id, len) }, home);
+            barn.sheaves.hand_over(id);
             barn.sheaves.turn(id).store(0, Ordering::Relaxed);
             moved += u64::from(len);
         }
@@ -342,10 +343,10 @@ impl LaneEnds {
             if end.zone != zone || turn.load(Ordering::Acquire) != 0 {
                 return None;
             }
-            barn.sheaves.touch(id);
+            barn.sheaves.take_over(id);
             // SAFETY: turn 0 makes this end the sheaf's owner; a full sheaf's frames fit.
             unsafe { barn.sheaves.write(id, 0, frames) };
-            barn.sheaves.touch(id);
+            barn.sheaves.hand_over(id);
             // Release pairs with the acquire in `take`: the other end sees the slots.
             turn.store(frames.len() as u32, Ordering::Release);
             Some(())
@@ -364,7 +365,7 @@ impl LaneEnds {
             if len == 0 {
                 return None;
             }
-            barn.sheaves.touch(id);
+            barn.sheaves.take_over(id);
             Some((id, len))
         })
     }
@@ -389,7 +390,7 @@ impl LaneEnds {
 /// Gives a drained sheaf back to the freeing end of its lane.
 #[inline]
 pub(crate) fn give_back(barn: &Barn, id: SheafId) {
-    barn.sheaves.touch(id);
+    barn.sheaves.hand_over(id);
     // Release pairs with the acquire in `put`: the last slot was read before.
     barn.sheaves.turn(id).store(0, Ordering::Release);
 }

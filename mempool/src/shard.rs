@@ -115,7 +115,7 @@ impl Drop for Locked<'_> {
 impl Locked<'_> {
     /// Puts a sheaf of `capacity` frames in.
     pub(crate) fn push_full(&mut self, id: SheafId, sheaves: &Sheaves) {
-        sheaves.touch(id);
+        sheaves.hand_over(id);
         let count = self.0.full.load(Ordering::Relaxed);
         debug_assert!(count + self.0.empty.load(Ordering::Relaxed) < self.0.room);
         self.0.full_id(count).store(id.0, Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Locked<'_> {
 
     /// Puts an empty sheaf in.
     pub(crate) fn push_empty(&mut self, id: SheafId, sheaves: &Sheaves) {
-        sheaves.touch(id);
+        sheaves.hand_over(id);
         let count = self.0.empty.load(Ordering::Relaxed);
         debug_assert!(count + self.0.full.load(Ordering::Relaxed) < self.0.room);
         Shard::id(&self.0.empty_ids, count).store(id.0, Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Locked<'_> {
             }
             (id, self.take_partial())
         };
-        sheaves.touch(SheafId(id));
+        sheaves.take_over(SheafId(id));
         Some((SheafId(id), len))
     }
 
@@ -157,7 +157,7 @@ impl Locked<'_> {
         let count = self.0.empty.load(Ordering::Relaxed).checked_sub(1)?;
         let id = SheafId(Shard::id(&self.0.empty_ids, count).load(Ordering::Relaxed));
         self.0.empty.store(count, Ordering::Relaxed);
-        sheaves.touch(id);
+        sheaves.take_over(id);
         Some(id)
     }
 
@@ -167,17 +167,19 @@ impl Locked<'_> {
         while !frames.is_empty() {
             let (id, len) = match self.0.partial.load(Ordering::Relaxed) {
                 NONE => (self.pop_empty(sheaves).expect("a shard has empty sheaves for every frame"), 0),
-                id => (SheafId(id), self.take_partial()),
+                id => {
+                    sheaves.take_over(SheafId(id));
+                    (SheafId(id), self.take_partial())
+                }
             };
             let (now, rest) = frames.split_at(frames.len().min((sheaves.capacity() - len) as usize));
-            sheaves.touch(id);
             // SAFETY: the lock makes this thread the owner of the shard's sheaves; `now` fits.
             unsafe { sheaves.write(id, len, now) };
             let len = len + now.len() as u32;
             if len == sheaves.capacity() {
                 self.push_full(id, sheaves);
             } else {
-                sheaves.touch(id);
+                sheaves.hand_over(id);
                 self.0.partial.store(id.0, Ordering::Relaxed);
                 self.0.partial_len.store(len, Ordering::Relaxed);
             }
@@ -188,9 +190,10 @@ impl Locked<'_> {
     /// Calls `visit` with each frame index in the shard.
     pub(crate) fn walk(&self, sheaves: &Sheaves, visit: &mut dyn FnMut(u32)) {
         let mut visit_sheaf = |id, len| {
-            sheaves.touch(id);
+            sheaves.take_over(id);
             // SAFETY: the lock makes this thread the owner of the shard's sheaves.
             unsafe { sheaves.content(id, len) }.iter().for_each(|index| visit(*index));
+            sheaves.hand_over(id);
         };
         for at in 0..self.0.full.load(Ordering::Relaxed) {
             visit_sheaf(SheafId(self.0.full_id(at).load(Ordering::Relaxed)), sheaves.capacity());

@@ -111,6 +111,8 @@ impl Sheaves {
     /// The caller must own the sheaf while it uses the result, and those slots must have been written.
     pub(crate) unsafe fn content(&self, id: SheafId, len: u32) -> &[u32] {
         debug_assert!(len <= self.capacity);
+        #[cfg(loom)]
+        self.witnesses[id.0 as usize].assert_owned();
         sync::reads(self.slots(id).as_ptr(), len as usize);
         // SAFETY: the slots lie in the block; the caller owns them.
         unsafe { slice::from_raw_parts(self.slots(id).as_ptr(), len as usize) }
@@ -122,6 +124,8 @@ impl Sheaves {
     /// The caller must own the sheaf, and `at + frames.len()` must be at most the capacity.
     pub(crate) unsafe fn write(&self, id: SheafId, at: u32, frames: &[u32]) {
         debug_assert!(at as usize + frames.len() <= self.capacity as usize);
+        #[cfg(loom)]
+        self.witnesses[id.0 as usize].assert_owned();
         // SAFETY: the slots lie in the block and are the caller's; `frames` is another owner's or
         // another sheaf's memory.
         unsafe {
@@ -131,11 +135,16 @@ impl Sheaves {
         }
     }
 
-    /// To be called with each change of the owner: just after the operation that acquires the sheaf
-    /// and just before the one that releases it.
+    /// To be called just after the operation that acquires the sheaf.
     #[inline(always)]
-    pub(crate) fn touch(&self, id: SheafId) {
-        self.witnesses[id.0 as usize].touch();
+    pub(crate) fn take_over(&self, id: SheafId) {
+        self.witnesses[id.0 as usize].take_over();
+    }
+
+    /// To be called just before the operation that releases the sheaf.
+    #[inline(always)]
+    pub(crate) fn hand_over(&self, id: SheafId) {
+        self.witnesses[id.0 as usize].hand_over();
     }
 
     /// The word that says whose turn it is with a lane's sheaf.

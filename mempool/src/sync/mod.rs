@@ -62,14 +62,18 @@ pub(crate) fn relax(tries: u32) {
 
 /// Stands for memory that changes owner, so that loom sees who touches it.
 ///
-/// The memory itself is reached by raw pointers, which loom can't watch. Whoever takes ownership
-/// touches the witness after the acquiring operation, and whoever hands over touches it before the
-/// releasing one; a missing ordering then shows as a data race in the model. Outside of loom it is
-/// a zero-sized type and `touch` is empty.
+/// The memory itself is reached by raw pointers, which loom can't watch. Whoever takes it over says so
+/// after the acquiring operation, and whoever hands it over before the releasing one; a missing
+/// ordering then shows as a data race in the model, and a second owner as a panic. Outside of loom it
+/// is a zero-sized type and its functions are empty.
 #[derive(Debug, Default)]
 pub struct Witness {
     #[cfg(loom)]
     cell: loom::cell::UnsafeCell<()>,
+    /// Whether a thread owns the memory, rather than what the next owner takes it from. Not one of
+    /// loom's words: it takes part in no ordering.
+    #[cfg(loom)]
+    is_owned: std::sync::atomic::AtomicBool,
 }
 
 // SAFETY: without loom there is no content. Under loom, `touch` is how unsynchronised access gets
@@ -84,5 +88,27 @@ impl Witness {
     pub fn touch(&self) {
         #[cfg(loom)]
         self.cell.with_mut(|_| ());
+    }
+
+    /// Says that the calling thread has just become the owner.
+    #[inline(always)]
+    pub(crate) fn take_over(&self) {
+        self.touch();
+        #[cfg(loom)]
+        assert!(!self.is_owned.swap(true, Ordering::Relaxed), "it has an owner");
+    }
+
+    /// Says that the calling thread is about to let the next owner in.
+    #[inline(always)]
+    pub(crate) fn hand_over(&self) {
+        self.touch();
+        #[cfg(loom)]
+        assert!(self.is_owned.swap(false, Ordering::Relaxed), "it has no owner");
+    }
+
+    /// Panics if nobody owns the memory.
+    #[cfg(loom)]
+    pub(crate) fn assert_owned(&self) {
+        assert!(self.is_owned.load(Ordering::Relaxed), "it has no owner");
     }
 }
