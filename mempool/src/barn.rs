@@ -122,8 +122,10 @@ impl Barn {
     pub(crate) fn put(&self, full: SheafId, home: u32) -> SheafId {
         debug_assert!(!self.is_lanes(full));
         let mut locked = self.lock_any(home);
+        // The empty one first: a shard that none of the joined caches calls home has all its sheaves.
+        let empty = locked.pop_empty(&self.sheaves);
         locked.push_full(full, &self.sheaves);
-        locked.pop_empty(&self.sheaves).expect("there is an empty sheaf for each full one handed in")
+        empty.expect("there is an empty sheaf for each full one handed in")
     }
 
     /// Takes frames that do not fill a sheaf.
@@ -232,6 +234,15 @@ mod tests {
         }
         assert_eq!(barn.shards[3].frames(28), 28 * 20 + 5);
         assert!(barn.join(3).is_some(), "and there are empty sheaves left");
+    }
+
+    #[test]
+    fn a_shard_that_no_cache_calls_home_takes_full_sheaves() {
+        let barn = Barn::new(&BarnPlan { shards: 2, ..plan(0, 28 * 4) });
+        let mine = barn.join(0).unwrap();
+        let (full, _) = barn.get(mine, &mut 0).unwrap();
+        barn.put(full, 1);
+        assert_eq!(indices(&barn), (0..28 * 4).collect::<Vec<_>>());
     }
 
     #[test]
