@@ -8,11 +8,11 @@ use std::{fmt, sync::Mutex};
 
 use crate::{
     Audit, CacheCensus, CacheId, Census, Geometry, Lane, MempoolBuilder, Pages, PoolCache, PoolCounts,
-    PoolError, PoolPlan, ZonePolicy,
+    PoolError, PoolPlan, ZonePolicy, ZoneSpec,
     barn::Barn,
     census::CacheCounters,
     lane::{LANES_A_CACHE, Lanes},
-    memory::{self, Binding, HUGEPAGE_BYTES},
+    memory::{self, Binding, HUGEPAGE_BYTES, Mapping},
     pair::SheafPair,
     sync::Ordering,
     zone::{Request, Zone},
@@ -69,7 +69,6 @@ impl Mempool {
         let zone_bytes = plan.frames_a_zone as usize * plan.frame_size as usize;
         let specs = asked.zones.iter().enumerate();
         let bindings: Vec<Binding> = specs
-            .clone()
             .filter_map(|(at, zone)| {
                 // Zones of nodes are whole hugepages, apart from one that is alone.
                 let len_bytes = zone_bytes.next_multiple_of(HUGEPAGE_BYTES);
@@ -77,18 +76,22 @@ impl Mempool {
             })
             .collect();
         let mapping = memory::map(zone_bytes * asked.zones.len(), asked.hugepages, &bindings)?;
+        let pool: &'static Self = Box::leak(Box::new(Self::new(asked, plan, mapping)));
+        #[cfg(debug_assertions)]
+        crate::shadow::register(pool.geometry, pool.shadow);
+        Ok(pool)
+    }
+
+    /// A pool on memory that is mapped, with every frame in its zone's barn.
+    pub(crate) fn new(asked: &MempoolBuilder, plan: &PoolPlan, mapping: Mapping) -> Self {
         let (frames, size) = (plan.frames as u32, plan.frame_size as u16);
         let geometry = Geometry::new(mapping.base, mapping.span_bytes, frames, size, asked.headroom as u16);
-        let zones = specs
-            .map(|(at, zone)| Zone::new(Barn::new(&plan.barn(at as u32, zone.node)), &zone.cpus))
-            .collect();
-        #[cfg(debug_assertions)]
-        let shadow = Box::leak(Box::new(crate::shadow::Shadow::new(frames)));
-        #[cfg(debug_assertions)]
-        crate::shadow::register(geometry, shadow);
-        Ok(Box::leak(Box::new(Self {
+        let zone = |(at, zone): (usize, &ZoneSpec)| {
+            Zone::new(Barn::new(&plan.barn(at as u32, zone.node)), &zone.cpus)
+        };
+        Self {
             geometry,
-            zones,
+            zones: asked.zones.iter().enumerate().map(zone).collect(),
             lanes: Lanes::new(asked.lanes, asked.caches, LANES_A_CACHE),
             counters: (0..asked.caches).map(|_| CacheCounters::default()).collect(),
             slots: Mutex::new(Slots {
@@ -101,8 +104,8 @@ impl Mempool {
             pages: mapping.pages,
             warnings: mapping.warnings,
             #[cfg(debug_assertions)]
-            shadow,
-        })))
+            shadow: Box::leak(Box::new(crate::shadow::Shadow::new(frames))),
+        }
     }
 
     /// A pool cache for the calling thread, in the zone of the CPU that it runs on; so an lcore pins
