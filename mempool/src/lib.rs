@@ -45,6 +45,8 @@ mod pool;
 #[doc(hidden)] // For the tests that count instructions; no part of the interface.
 pub mod probe;
 mod refill;
+#[cfg(all(test, shuttle))]
+mod schedules;
 #[cfg(debug_assertions)]
 mod shadow;
 mod shard;

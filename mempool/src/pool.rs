@@ -4,7 +4,7 @@
 //! anything on the data path; that is the pool cache's part. Invariant: a pool lives as long as the
 //! process, so frames can't outlive it.
 
-use std::{fmt, sync::Mutex};
+use std::fmt;
 
 use crate::{
     Audit, CacheCensus, CacheId, Census, Geometry, Lane, MempoolBuilder, Pages, PoolCache, PoolCounts,
@@ -14,7 +14,7 @@ use crate::{
     lane::{LANES_A_CACHE, Lanes},
     memory::{self, Binding, HUGEPAGE_BYTES, Mapping},
     pair::SheafPair,
-    sync::Ordering,
+    sync::{Mutex, MutexGuard, Ordering},
     zone::{Request, Zone},
 };
 
@@ -345,7 +345,7 @@ impl Mempool {
         self.slots().free.push(slot);
     }
 
-    fn slots(&self) -> std::sync::MutexGuard<'_, Slots> {
+    fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().expect("no panic under this lock")
     }
 }

@@ -57,8 +57,8 @@ pub(crate) struct Sheaves {
     capacity: u32,
     range: FrameRange,
     witnesses: Box<[Witness]>,
-    /// loom's atomics are no plain words, so they can't lie in the block.
-    #[cfg(loom)]
+    /// The checkers' atomics are no plain words, so they can't lie in the block.
+    #[cfg(any(loom, shuttle))]
     turns: Box<[AtomicU32]>,
 }
 
@@ -81,7 +81,7 @@ impl Sheaves {
             capacity,
             range,
             witnesses: (0..count).map(|_| Witness::default()).collect(),
-            #[cfg(loom)]
+            #[cfg(any(loom, shuttle))]
             turns: (0..count).map(|_| AtomicU32::new(0)).collect(),
         }
     }
@@ -111,7 +111,7 @@ impl Sheaves {
     /// The caller must own the sheaf while it uses the result, and those slots must have been written.
     pub(crate) unsafe fn content(&self, id: SheafId, len: u32) -> &[u32] {
         debug_assert!(len <= self.capacity);
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         self.witnesses[id.0 as usize].assert_owned();
         sync::reads(self.slots(id).as_ptr(), len as usize);
         // SAFETY: the slots lie in the block; the caller owns them.
@@ -124,7 +124,7 @@ impl Sheaves {
     /// The caller must own the sheaf, and `at + frames.len()` must be at most the capacity.
     pub(crate) unsafe fn write(&self, id: SheafId, at: u32, frames: &[u32]) {
         debug_assert!(at as usize + frames.len() <= self.capacity as usize);
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         self.witnesses[id.0 as usize].assert_owned();
         // SAFETY: the slots lie in the block and are the caller's; `frames` is another owner's or
         // another sheaf's memory.
@@ -150,11 +150,11 @@ impl Sheaves {
     /// The word that says whose turn it is with a lane's sheaf.
     #[inline(always)]
     pub(crate) fn turn(&self, id: SheafId) -> &AtomicU32 {
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         return &self.turns[id.0 as usize];
         // SAFETY: word 0 of each sheaf is only ever used as this atomic, zero to begin with; it lies
         // in the block, which lives as long as `self`, and is aligned.
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, shuttle)))]
         unsafe {
             self.header(id).cast().as_ref()
         }
@@ -190,7 +190,7 @@ impl Sheaves {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -1,8 +1,9 @@
-//! The one switch between the standard library's atomics, loom's, and counting ones.
+//! The one switch between the standard library's atomics, loom's, shuttle's, and counting ones.
 //!
 //! Every shared word of the framework is of a type from this module, so that a build with
-//! `--cfg loom` runs the same code under the model checker, and one with `--cfg sheafio_scale`
-//! feeds the cache-coherence simulation in `tests/scale`. The module owns no state.
+//! `--cfg loom` runs the same code under the model checker, one with `--cfg shuttle` under random
+//! schedules of many threads, and one with `--cfg sheafio_scale` feeds the cache-coherence simulation
+//! in `tests/scale`. The module owns no state.
 
 #[cfg(sheafio_scale)]
 pub mod observe;
@@ -14,8 +15,17 @@ pub use std::sync::atomic::Ordering;
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(sheafio_scale)]
 pub use observe::{AtomicU32, AtomicU64};
-#[cfg(not(any(loom, sheafio_scale)))]
+#[cfg(shuttle)]
+pub use shuttle::sync::atomic::{AtomicU32, Ordering};
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{Mutex, MutexGuard};
+/// Counters order nothing, so shuttle would only switch threads there in vain: three times in four.
+#[cfg(shuttle)]
+pub use std::sync::atomic::AtomicU64;
+#[cfg(not(any(loom, shuttle, sheafio_scale)))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(shuttle))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 /// Adds to a counter that only this thread writes.
 #[inline(always)]
@@ -47,12 +57,15 @@ pub fn writes<T>(at: *const T, count: usize) {
 pub(crate) fn relax(tries: u32) {
     /// So many tries take about as long as the holder needs when it runs.
     const TRIES_A_YIELD: u32 = 128;
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     {
         let _ = (tries, TRIES_A_YIELD);
+        #[cfg(loom)]
         loom::thread::yield_now();
+        #[cfg(shuttle)]
+        shuttle::thread::yield_now();
     }
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     if tries % TRIES_A_YIELD == TRIES_A_YIELD - 1 {
         std::thread::yield_now();
     } else {
@@ -60,19 +73,19 @@ pub(crate) fn relax(tries: u32) {
     }
 }
 
-/// Stands for memory that changes owner, so that loom sees who touches it.
+/// Stands for memory that changes owner, so that loom and shuttle see who touches it.
 ///
-/// The memory itself is reached by raw pointers, which loom can't watch. Whoever takes it over says so
-/// after the acquiring operation, and whoever hands it over before the releasing one; a missing
-/// ordering then shows as a data race in the model, and a second owner as a panic. Outside of loom it
-/// is a zero-sized type and its functions are empty.
+/// The memory itself is reached by raw pointers, which they can't watch. Whoever takes it over says so
+/// after the acquiring operation, and whoever hands it over before the releasing one; under loom a
+/// missing ordering then shows as a data race, and under both a second owner as a panic. In other
+/// builds it is a zero-sized type and its functions are empty.
 #[derive(Debug, Default)]
 pub struct Witness {
     #[cfg(loom)]
     cell: loom::cell::UnsafeCell<()>,
-    /// Whether a thread owns the memory, rather than what the next owner takes it from. Not one of
-    /// loom's words: it takes part in no ordering.
-    #[cfg(loom)]
+    /// Whether a thread owns the memory, rather than what the next owner takes it from. Always one of
+    /// std's words: it takes part in no ordering and is no place to switch threads.
+    #[cfg(any(loom, shuttle))]
     is_owned: std::sync::atomic::AtomicBool,
 }
 
@@ -94,7 +107,7 @@ impl Witness {
     #[inline(always)]
     pub(crate) fn take_over(&self) {
         self.touch();
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         assert!(!self.is_owned.swap(true, Ordering::Relaxed), "it has an owner");
     }
 
@@ -102,12 +115,12 @@ impl Witness {
     #[inline(always)]
     pub(crate) fn hand_over(&self) {
         self.touch();
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         assert!(self.is_owned.swap(false, Ordering::Relaxed), "it has no owner");
     }
 
     /// Panics if nobody owns the memory.
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     pub(crate) fn assert_owned(&self) {
         assert!(self.is_owned.load(Ordering::Relaxed), "it has no owner");
     }
