@@ -19,8 +19,9 @@
 //! A door is a word through which the control plane tells a cache of a lane: each cache slot has some
 //! for either direction. The cache looks at them when it exchanges a sheaf and the slot's `changed`
 //! number has moved. An end that finds its lane closing lets go; the freeing end first, so that the
-//! other can drain what was put. A cache that leaves lets go of all its ends at once. Whichever end
-//! is last has the lane to itself: it gives what lies in it to the barn and frees the lane's number.
+//! other can drain what was put. A cache that leaves closes its lanes and lets go of all its ends at
+//! once. Whichever end is last has the lane to itself: it gives what lies in it to the barn and frees
+//! the lane's number.
 
 use crate::{
     Mempool, PoolError,
@@ -46,7 +47,7 @@ const FREE: u32 = 0;
 
 /// A lane's state apart from its sheaves. Read by both ends, written only when it opens or closes.
 #[repr(align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LaneState {
     /// [`BOTH`], [`ONE`], [`EMPTYING`] or [`FREE`].
     ends: AtomicU32,
@@ -56,6 +57,9 @@ struct LaneState {
     zone: AtomicU32,
     /// Counts the openings, so that an old handle can't close a new lane.
     opened: AtomicU32,
+    /// The slots of the two caches. Only the holder of the lock reads and writes them.
+    from: AtomicU32,
+    to: AtomicU32,
 }
 
 /// Where the cache that holds a slot learns of its lanes. On lines of its own; written only when a
@@ -101,8 +105,6 @@ impl Lane {
 pub(crate) struct LaneTicket {
     number: u32,
     opened: u32,
-    from: u32,
-    to: u32,
 }
 
 impl Lanes {
@@ -110,9 +112,11 @@ impl Lanes {
     pub(crate) fn new(lanes: u32, slots: u32, each: usize) -> Self {
         let word = || AtomicU32::new(0);
         let words = || (0..each).map(|_| word()).collect();
-        let lane = |_| LaneState { ends: word(), closing: word(), zone: word(), opened: word() };
         let doors = |_| Doors { changed: word(), freeing: words(), allocating: words() };
-        Self { lanes: (0..lanes).map(lane).collect(), doors: (0..slots).map(doors).collect() }
+        Self {
+            lanes: (0..lanes).map(|_| LaneState::default()).collect(),
+            doors: (0..slots).map(doors).collect(),
+        }
     }
 
     /// The most lanes at one time.
@@ -136,23 +140,39 @@ impl Lanes {
         lane.ends.store(BOTH, Ordering::Relaxed);
         lane.closing.store(0, Ordering::Relaxed);
         lane.zone.store(zone, Ordering::Relaxed);
+        lane.from.store(from, Ordering::Relaxed);
+        lane.to.store(to, Ordering::Relaxed);
         let opened = lane.opened.load(Ordering::Relaxed).wrapping_add(1);
         lane.opened.store(opened, Ordering::Relaxed);
         // Release pairs with the acquire in `sync`: who sees the door sees the lane as set up above.
         freeing.store(number as u32 + 1, Ordering::Release);
         allocating.store(number as u32 + 1, Ordering::Release);
         self.announce([from, to]);
-        Ok(LaneTicket { number: number as u32, opened, from, to })
+        Ok(LaneTicket { number: number as u32, opened })
     }
 
     /// Asks both ends to let go. The caller holds the lock as for `open`.
     pub(crate) fn close(&self, ticket: LaneTicket) {
         let lane = &self.lanes[ticket.number as usize];
-        if lane.opened.load(Ordering::Relaxed) == ticket.opened
-            && lane.ends.load(Ordering::Relaxed) > EMPTYING
-        {
+        if lane.opened.load(Ordering::Relaxed) == ticket.opened {
+            self.close_any(lane);
+        }
+    }
+
+    /// Closes every lane of a cache that is about to leave: what lies in a lane that nobody drains would
+    /// be out of reach until the other cache leaves too. The caller holds the lock as for `open`.
+    pub(crate) fn close_all(&self, slot: u32) {
+        for lane in &self.lanes {
+            if [&lane.from, &lane.to].iter().any(|end| end.load(Ordering::Relaxed) == slot) {
+                self.close_any(lane);
+            }
+        }
+    }
+
+    fn close_any(&self, lane: &LaneState) {
+        if lane.ends.load(Ordering::Relaxed) > EMPTYING {
             lane.closing.store(1, Ordering::Relaxed);
-            self.announce([ticket.from, ticket.to]);
+            self.announce([&lane.from, &lane.to].map(|end| end.load(Ordering::Relaxed)));
         }
     }
 
@@ -314,7 +334,8 @@ impl LaneEnds {
         moved
     }
 
-    /// Lets go of every end; the cache leaves. Otherwise as [`sync`](Self::sync).
+    /// Lets go of every end; the cache leaves, as [`close_all`](Lanes::close_all) has said. Otherwise as
+    /// [`sync`](Self::sync).
     pub(crate) fn leave(&mut self, lanes: &Lanes, barn_of: BarnOf<'_>) -> u64 {
         self.take_up(lanes);
         let doors = &lanes.doors[self.slot as usize];
@@ -324,9 +345,6 @@ impl LaneEnds {
             for (at, door) in doors.iter().enumerate() {
                 if let Some(end) = ends.by_door[at] {
                     ends.set(at, None);
-                    // Relaxed: the other end sees it at the latest when it leaves itself; until then
-                    // the frames it puts are counted as in a lane.
-                    lanes.lanes[end.number as usize].closing.store(1, Ordering::Relaxed);
                     moved += lanes.let_go(end, door, barn_of);
                 }
             }

@@ -332,11 +332,13 @@ impl Mempool {
         (barn, slot % barn.shards())
     }
 
-    /// Takes note that a cache is about to leave: no lane is opened for it any more.
+    /// Takes note that a cache is about to leave: its lanes close, and no new one is opened for it.
     pub(crate) fn begin_leave(&self, slot: u32) {
-        let (generation, is_held) = &mut self.slots().held[slot as usize];
+        let mut slots = self.slots();
+        let (generation, is_held) = &mut slots.held[slot as usize];
         *generation = generation.wrapping_add(1);
         *is_held = false;
+        self.lanes.close_all(slot);
     }
 
     /// Frees the slot of a cache whose sheaves were given back.
