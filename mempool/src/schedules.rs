@@ -269,12 +269,13 @@ fn zones_get_their_frames_back() {
     }
 }
 
-/// What lies in caches that only come to their burst boundaries is within reach of the one that asks.
+/// What lies in caches that only come to their burst boundaries, and in lanes between them, is within
+/// reach of the one that asks; so is what lay in a lane one end of which has left.
 #[test]
 fn who_starves_gets_every_frame_in_the_end() {
-    const FRAMES: usize = 40;
+    const FRAMES: usize = 60;
     check(|| {
-        let scene = Scene { threads: 9, frames: FRAMES as u64, shards: 2, lanes: 2, ..SCENE };
+        let scene = Scene { threads: 9, frames: FRAMES as u64, shards: 2, lanes: 4, ..SCENE };
         let stage = Stage::new(scene);
         let is_over = Arc::new(AtomicBool::new(false));
         let mut starving = Player::join(&stage, 0);
@@ -283,9 +284,13 @@ fn who_starves_gets_every_frame_in_the_end() {
                 let (stage, is_over) = (stage.clone(), is_over.clone());
                 thread::spawn(move || {
                     let mut hoarder = Player::join(&stage, number);
-                    let count = hoarder.take(2 * CAPACITY as usize);
-                    hoarder.give(count);
-                    while !is_over.load(Ordering::Relaxed) {
+                    for _ in 0..6 {
+                        hoarder.cache.boundary();
+                        hoarder.take(5 * CAPACITY as usize);
+                        hoarder.give(usize::MAX);
+                    }
+                    let stays = number % 3 != 0;
+                    while stays && !is_over.load(Ordering::Relaxed) {
                         hoarder.cache.boundary();
                         thread::yield_now();
                     }
@@ -293,8 +298,10 @@ fn who_starves_gets_every_frame_in_the_end() {
                 })
             })
             .collect();
+        open_and_close_lanes(&stage);
         while starving.held.len() < FRAMES {
             starving.take(FRAMES - starving.held.len());
+            starving.cache.boundary();
             thread::yield_now();
         }
         is_over.store(true, Ordering::Relaxed);
