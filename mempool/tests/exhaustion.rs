@@ -231,7 +231,7 @@ fn the_sheaf_capacity_is_the_largest_that_the_rule_allows() {
 
 /// Asks for rings whose need the frames just cover, by the formula in the documentation.
 fn just_enough(cores: u32, queues: u32, capacity: u64) -> (MempoolBuilder, u64) {
-    let rings = Rings { queues, fill: 256, tx: 128 };
+    let rings = Rings { queues, fill: 256, tx: 128, burst: 32 };
     let (cores_u64, burst) = (u64::from(cores), Burst::DEFAULT_LIMIT as u64);
     let least = u64::from(queues) * (256 + 128) + cores_u64 * 2 * capacity + cores_u64 * burst;
     (builder(least).cores(cores).rings(rings), least)
