@@ -127,7 +127,8 @@ impl Lanes {
     /// Opens a lane between the caches of two slots. The caller holds the lock under which slots
     /// and lanes are given out.
     pub(crate) fn open(&self, from: u32, to: u32, zone: u32) -> Result<LaneTicket, PoolError> {
-        // Acquire pairs with the release in `let_go`: the last user's accesses are over.
+        // Acquire pairs with the release in `let_go`: the last user's accesses are over. Of a door that
+        // says nothing.
         let is_free = |word: &AtomicU32| word.load(Ordering::Acquire) == FREE;
         let position = self.lanes.iter().position(|lane| is_free(&lane.ends));
         let number = position.ok_or(PoolError::LanesInUse { max: self.count() })?;
@@ -191,8 +192,8 @@ impl Lanes {
     /// Lets go of one end, and empties the lane if it is the last. Returns how many frames were moved
     /// to the barn.
     fn let_go(&self, end: End, door: &AtomicU32, barn_of: BarnOf<'_>) -> u64 {
-        // Release pairs with the acquire in `open`.
-        door.store(0, Ordering::Release);
+        // Relaxed: a door that is free says nothing of the lane that it led to.
+        door.store(0, Ordering::Relaxed);
         let ends = &self.lanes[end.number as usize].ends;
         // A read-modify-write, but not on the way of frames. AcqRel: the last end sees all that the
         // first one did.
@@ -292,8 +293,9 @@ impl Ends {
 impl LaneEnds {
     /// The ends of the cache in `slot`: none yet.
     pub(crate) fn new(lanes: &Lanes, slot: u32) -> Self {
-        // The doors are closed: the slot's last cache has left.
-        let changed = lanes.doors[slot as usize].changed.load(Ordering::Acquire);
+        // The doors are closed: the slot's last cache has left. Relaxed: the caller holds the lock under
+        // which they open.
+        let changed = lanes.doors[slot as usize].changed.load(Ordering::Relaxed);
         Self { slot, changed, waits: false, freeing: Ends::NONE, allocating: Ends::NONE }
     }
 
