@@ -1,4 +1,5 @@
-//! A frame can't be sent twice, freed twice, or used after it was sent: such programs do not compile.
+//! A frame can't be sent twice, freed twice, or used after it was sent, and there is none without a cache:
+//! such programs do not compile.
 
 #[test]
 fn a_frame_has_one_owner() {
