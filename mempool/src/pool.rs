@@ -24,7 +24,7 @@ const CENSUS_ATTEMPTS: u32 = 1000;
 /// Whether packet memory lies on hugepages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Hugepages {
-    /// If there are enough free ones; otherwise base pages and a warning ([`Mempool::warning`]).
+    /// If there are enough free ones; otherwise base pages and a warning ([`Mempool::warnings`]).
     #[default]
     Auto,
     /// Or building fails.
