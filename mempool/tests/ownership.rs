@@ -284,9 +284,9 @@ fn a_builder_that_is_refused_after_mapping_leaves_no_memory_behind() {
         assert!(matches!(refused, Err(PoolError::Node { node: 5000, .. })));
         assert!(matches!(builder(1 << 15).rings(rings).build(), Err(PoolError::Starves { .. })));
     }
-    // Other tests of this process build a few small pools meanwhile.
+    // Below 2 MiB a refusal. Other threads of this process have arenas and small pools meanwhile.
     let grown_mib = (mapped_kib() - before.min(mapped_kib())) >> 10;
-    assert!(grown_mib < 8 << 10, "{grown_mib} MiB of address space are lost");
+    assert!(grown_mib < 1536, "{grown_mib} MiB of address space are lost");
 }
 
 #[test]
