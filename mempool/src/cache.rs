@@ -44,6 +44,8 @@ pub struct PoolCache {
 /// Names a pool cache to the control plane, which declares lanes between caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheId {
+    /// The address of its pool.
+    pub(crate) pool: usize,
     pub(crate) slot: u32,
     /// How many caches have held the slot before.
     pub(crate) generation: u32,

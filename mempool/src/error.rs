@@ -126,7 +126,10 @@ pub enum PoolError {
         max: usize,
     },
     /// A lane needs two caches that are joined.
-    #[error("pool: a lane leads from one pool cache to another, and both must be in use; make them first.")]
+    #[error(
+        "pool: a lane leads from one pool cache to another of the same pool, and both must be in use; make them \
+         first."
+    )]
     LaneOfNone,
     /// The number of pool caches is outside of the legal range.
     #[error("pool: caches={asked} is not possible; allowed: 1 to {max}.")]

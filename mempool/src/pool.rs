@@ -146,7 +146,7 @@ impl Mempool {
         let pair = pair.expect("the barn has two empty sheaves for each slot");
         let (generation, is_held) = &mut slots.held[slot as usize];
         *is_held = true;
-        let id = CacheId { slot, generation: *generation };
+        let id = CacheId { pool: std::ptr::from_ref(self).addr(), slot, generation: *generation };
         let counters = self.counters(slot);
         counters.cpu.store(cpu.map_or(0, |cpu| cpu + 1), Ordering::Relaxed);
         counters.zone.store(zone, Ordering::Relaxed);
@@ -160,11 +160,14 @@ impl Mempool {
     /// with the first of the two caches, or by [`Lane::close`].
     ///
     /// # Errors
-    /// If a cache has left or both are one, if all lanes that the pool was built for are in use, or if
-    /// 16 lead from or to one of the caches already.
+    /// If a cache has left or is of another pool, or both are one; if all lanes that the pool was built
+    /// for are in use, or 16 lead from or to one of the caches already.
     pub fn lane(&'static self, from: CacheId, to: CacheId) -> Result<Lane, PoolError> {
         let slots = self.slots();
-        let is_held = |id: CacheId| slots.held.get(id.slot as usize) == Some(&(id.generation, true));
+        let is_held = |id: CacheId| {
+            let is_ours = id.pool == std::ptr::from_ref(self).addr();
+            is_ours && slots.held.get(id.slot as usize) == Some(&(id.generation, true))
+        };
         if from == to || !is_held(from) || !is_held(to) {
             return Err(PoolError::LaneOfNone);
         }

@@ -329,7 +329,7 @@ fn lanes_that_are_not_possible_are_refused_with_what_is() {
     let pool = builder(960).caches(20).lanes(18).build().unwrap();
     let mut caches: Vec<PoolCache> = (0..20).map(|_| pool.cache().unwrap()).collect();
     let refused = |from, to| pool.lane(from, to).unwrap_err().to_string();
-    let of_none = "a lane leads from one pool cache to another, and both must be in use";
+    let of_none = "a lane leads from one pool cache to another of the same pool, and both must be in use";
     let (gone, first) = (caches.pop().unwrap().id(), caches[0].id());
     for (from, to) in [(first, first), (first, gone), (gone, first)] {
         assert!(refused(from, to).contains(of_none));
@@ -337,6 +337,16 @@ fn lanes_that_are_not_possible_are_refused_with_what_is() {
     // The slot has a new cache; the name of the old one is no name for it.
     caches.push(pool.cache().unwrap());
     assert!(refused(gone, first).contains(of_none) && refused(first, gone).contains(of_none));
+
+    // A cache of another pool has a slot of the same number.
+    let elsewhere = builder(64).build().unwrap();
+    let (other, stranger) = (elsewhere.cache().unwrap(), elsewhere.cache().unwrap().id());
+    assert!(
+        refused(first, other.id()).contains(of_none) && refused(other.id(), caches[1].id()).contains(of_none)
+    );
+    assert!(refused(stranger, first).contains(of_none));
+    drop(other);
+    assert_home(elsewhere);
 
     let lanes: Vec<_> = (1..=16).map(|to| pool.lane(first, caches[to].id()).unwrap()).collect();
     let text = refused(first, caches[17].id());
