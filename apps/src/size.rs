@@ -9,7 +9,7 @@ use std::io::Write as _;
 
 use sheafio_core::{CoreError, CpuList, Topology, allowed_cpus, interface_numa_node};
 use sheafio_drivers::PortSpec;
-use sheafio_mempool::{Mempool, MempoolBuilder, PoolError, PoolPlan, Rings};
+use sheafio_mempool::{Mempool, MempoolBuilder, PoolError, PoolPlan, Rings, ZonePolicy};
 
 use crate::{Error, cli::SizeArgs};
 
@@ -34,7 +34,8 @@ pub(crate) fn decide(args: &mut SizeArgs) -> Result<Size, Error> {
     let cpus = choose_cpus(args, &topology)?;
     let zoning = topology.zones_for(&cpus.0);
     let builder = Mempool::builder().frame_size(args.frame_size).cores(cpus.0.len() as u32);
-    let builder = builder.zone_specs(zoning.specs);
+    // With Strict, a node whose queues hold all of its frames would starve while others have some.
+    let builder = builder.zone_specs(zoning.specs).policy(ZonePolicy::Prefer);
     let (builder, plan) = choose_rings(args, &builder)?;
     Ok(Size { cpus, builder, plan, warnings: zoning.warnings })
 }

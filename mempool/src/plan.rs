@@ -100,7 +100,9 @@ impl PoolPlan {
     }
 
     /// The fewest frames with which no queue can starve for what others hold:
-    /// `queues x (fill + tx) + cores x (1 + zones) x capacity + cores x burst`.
+    /// `queues x (fill + tx) + cores x (1 + zones) x capacity + cores x burst`. With more than one zone and
+    /// [`ZonePolicy::Strict`](crate::ZonePolicy::Strict) that is so if the queues are spread evenly over
+    /// the zones.
     pub fn least_frames(&self) -> u64 {
         self.ring_frames()
             + self.parked_frames(self.cores, 0)

@@ -156,7 +156,7 @@ impl Mempool {
     /// Opens a lane: full sheaves go from the cache `from`, which frees frames of the zone of `to`, to
     /// the cache `to`, which allocates, without a read-modify-write and not through the barn. Declare
     /// one for each pair of lcores of which one sends what the other receives. Both take it up the
-    /// next time that they exchange a sheaf or come to a [`boundary`](PoolCache::boundary). It ends
+    /// next time that they exchange an own sheaf or come to a [`boundary`](PoolCache::boundary). It ends
     /// with the first of the two caches, or by [`Lane::close`].
     ///
     /// # Errors
