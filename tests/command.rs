@@ -76,9 +76,9 @@ fn a_line_a_second_has_the_documented_keys_and_the_last_one_is_final() {
         let whole = ["frames", "free", "in_flight", "lanes", "retired", "rings"];
         assert_eq!(
             keys(&line["pool"]),
-            [&["application", "barn", "cache_frames", "caches", "counts"][..], &whole].concat()
+            [&["application", "barn", "by_cache", "caches", "counts"][..], &whole].concat()
         );
-        assert_eq!(keys(&line["pool"]["cache_frames"][0]), ["cpu", "frames", "zone"]);
+        assert_eq!(keys(&line["pool"]["by_cache"][0]), ["counts", "cpu", "frames", "zone"]);
         let counts =
             ["barn_failures", "barn_gets", "barn_in", "barn_out", "barn_puts", "borrowed", "flushes"];
         let more =
@@ -198,12 +198,8 @@ fn every_frame_has_a_place() {
         assert_eq!(pool("frames"), pool("free") + pool("in_flight") + pool("retired"), "{line}");
         assert_eq!(pool("free"), pool("barn") + pool("caches") + pool("lanes"), "{line}");
         assert_eq!(pool("in_flight"), pool("rings") + pool("application"), "{line}");
-        let cached: u64 = line["pool"]["cache_frames"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|cache| number(&cache["frames"]))
-            .sum();
+        let cached: u64 =
+            line["pool"]["by_cache"].as_array().unwrap().iter().map(|cache| number(&cache["frames"])).sum();
         let is_final = line["final"] == Value::Bool(true);
         // The caches go on while they are counted.
         assert!(cached.abs_diff(pool("caches")) < 2000 && (!is_final || cached == 0), "{line}");

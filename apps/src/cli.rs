@@ -116,7 +116,8 @@ With --json, one object a second and a last one with \"final\": true:
                     cycles of the time-stamp counter a packet; both in this second (final: whole run)
   ports[]           besides: held: frames in the port's rings and with the kernel, for each queue
   pool              frames: all = free + in_flight + retired, in frames;
-                    free = barn + caches + lanes: whose sheaves they lie in; cache_frames: each lcore's, by cpu;
+                    free = barn + caches + lanes: whose sheaves they lie in; by_cache: each lcore's cpu, zone (NUMA),
+                    frames, and counts as below, with those of the cache before it in its place;
                     in_flight = rings + application: with the ports, and in the lcores' hands;
                     retired: left with the kernel at close
   pool.counts       totals of all lcores, in frames: taken, given, of these taken_slowly and given_slowly by an

@@ -89,6 +89,10 @@ fn choose_rings(args: &mut SizeArgs, builder: &MempoolBuilder) -> Result<(Mempoo
         match planned {
             Ok(planned) => return Ok(planned),
             Err(PoolError::Starves { .. }) if slots > *RING_SLOTS.start() => slots /= 2,
+            // No memory for so many frames, which nobody has asked for.
+            Err(PoolError::Memory { .. }) if args.frames.is_none() && slots > *RING_SLOTS.start() => {
+                slots /= 2;
+            }
             Err(error @ PoolError::Starves { .. }) => {
                 let frames = args.frames.unwrap_or(DEFAULT_FRAMES);
                 return Err(format!("--frames {frames}: {error}").into());

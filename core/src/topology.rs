@@ -16,7 +16,7 @@ use crate::CoreError;
 pub struct Topology {
     /// Numbers of the processor packages.
     pub packages: Vec<u32>,
-    /// The NUMA nodes.
+    /// The NUMA nodes, by their numbers.
     pub nodes: Vec<NumaNode>,
     /// The physical cores.
     pub cores: Vec<Core>,
@@ -99,7 +99,7 @@ impl Topology {
                 .map(|(cpu, home)| format!("CPU {cpu} uses node {}", self.nodes[*home].id))
                 .collect();
             zoning.warnings.push(format!(
-                "pool: {}: its own NUMA node has no memory. Choose CPUs of a node with memory for full speed",
+                "pool: {}: there is no memory on its own NUMA node. Choose CPUs of a node with memory for full speed",
                 moved.join(", ")
             ));
         }
@@ -137,9 +137,12 @@ impl Topology {
             node: object.nodeset().and_then(|set| set.first_set()).map(|node| usize::from(node) as u32),
             cpus: cpus(object),
         };
+        let mut nodes: Vec<_> = found.objects_with_type(ObjectType::NUMANode).map(node).collect();
+        // The kernel lists distances by number; hwloc lists nodes by where they are.
+        nodes.sort_by_key(|node| node.id);
         Self {
             packages: found.objects_with_type(ObjectType::Package).filter_map(number).collect(),
-            nodes: found.objects_with_type(ObjectType::NUMANode).map(node).collect(),
+            nodes,
             cores: found.objects_with_type(ObjectType::Core).map(core).collect(),
         }
     }

@@ -141,6 +141,12 @@ impl<T> Producer<T> {
         count
     }
 
+    /// Number of slots.
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> u32 {
+        self.ring.size
+    }
+
     /// Free slots, at most `want`. Looks at the consumer's index only if fewer were seen before.
     #[inline(always)]
     pub(crate) fn free(&mut self, want: usize) -> usize {

@@ -118,7 +118,8 @@ impl Barn {
         None
     }
 
-    /// Exchanges a full sheaf for an empty one, at home or, while that lock is held, elsewhere.
+    /// Exchanges a full sheaf for an empty one, at home or, while that lock is held, elsewhere; if all are
+    /// held, as soon as one is free. Holders need a few dozen instructions, unless they lose their CPU.
     pub(crate) fn put(&self, full: SheafId, home: u32) -> SheafId {
         debug_assert!(!self.is_lanes(full));
         let mut locked = self.lock_any(home);
@@ -138,6 +139,11 @@ impl Barn {
     /// Takes an empty sheaf for a cache that joins. `None` if all caches that it was made for have.
     pub(crate) fn join(&self, home: u32) -> Option<SheafId> {
         self.lock(home).pop_empty(&self.sheaves)
+    }
+
+    /// As `join`, without waiting: `None` also if the shard's lock is held.
+    pub(crate) fn try_join(&self, home: u32) -> Option<SheafId> {
+        self.shards[home as usize].try_lock()?.pop_empty(&self.sheaves)
     }
 
     /// Takes back an empty sheaf from a cache that leaves; at home, where it came from.

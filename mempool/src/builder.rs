@@ -26,8 +26,10 @@ pub struct MempoolBuilder {
     pub(crate) headroom: u32,
     pub(crate) hugepages: Hugepages,
     pub(crate) zones: Vec<ZoneSpec>,
+    /// What was asked, where it is more than is worth making.
+    too_many_zones: Option<u32>,
     pub(crate) policy: ZonePolicy,
-    pub(crate) caches: u32,
+    caches: Option<u32>,
     pub(crate) lanes: u32,
     pub(crate) cores: u32,
     pub(crate) rings: Option<Rings>,
@@ -54,8 +56,9 @@ impl MempoolBuilder {
             headroom: 0,
             hugepages: Hugepages::Auto,
             zones: vec![ZoneSpec::default()],
+            too_many_zones: None,
             policy: ZonePolicy::Strict,
-            caches: 128,
+            caches: None,
             lanes: 64,
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
             rings: None,
@@ -96,7 +99,8 @@ impl MempoolBuilder {
     /// caches choose theirs by [`Mempool::cache_in`].
     #[must_use]
     pub fn zones(mut self, zones: u32) -> Self {
-        self.zones = vec![ZoneSpec::default(); zones as usize];
+        self.too_many_zones = (zones as usize > MAX_ZONES).then_some(zones);
+        self.zones = vec![ZoneSpec::default(); (zones as usize).min(MAX_ZONES)];
         self
     }
 
@@ -104,6 +108,7 @@ impl MempoolBuilder {
     /// of sheafio-core makes them of a machine.
     #[must_use]
     pub fn zone_specs(mut self, zones: Vec<ZoneSpec>) -> Self {
+        self.too_many_zones = None;
         self.zones = zones;
         self
     }
@@ -116,10 +121,10 @@ impl MempoolBuilder {
     }
 
     /// The most pool caches at one time, one for each thread that allocates or frees: 1 to 4,096.
-    /// Default: 128.
+    /// Default: 128, or 16 more than cores.
     #[must_use]
     pub fn caches(mut self, caches: u32) -> Self {
-        self.caches = caches;
+        self.caches = Some(caches);
         self
     }
 
@@ -184,6 +189,11 @@ impl MempoolBuilder {
         Mempool::build(&self, &plan)
     }
 
+    /// The most caches.
+    pub(crate) fn cache_count(&self) -> u32 {
+        self.caches.unwrap_or_else(|| self.cores.saturating_add(16).clamp(128, MAX_CACHES))
+    }
+
     fn check(&self) -> Result<(), PoolError> {
         if !(1..=MAX_FRAMES).contains(&self.frames) {
             return Err(PoolError::Frames { asked: self.frames, max: MAX_FRAMES });
@@ -195,16 +205,17 @@ impl MempoolBuilder {
         if self.headroom > max {
             return Err(PoolError::Headroom { asked: self.headroom, size: self.frame_size, max });
         }
-        if !(1..=MAX_ZONES).contains(&self.zones.len()) {
-            return Err(PoolError::Zones { asked: self.zones.len(), max: MAX_ZONES });
+        let asked = self.too_many_zones.map_or(self.zones.len(), |zones| zones as usize);
+        if !(1..=MAX_ZONES).contains(&asked) {
+            return Err(PoolError::Zones { asked, max: MAX_ZONES });
         }
         let mut cpus: Vec<u32> = self.zones.iter().flat_map(|zone| zone.cpus.iter().copied()).collect();
         cpus.sort_unstable();
         if let Some(twice) = cpus.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(PoolError::CpuOfTwoZones { cpu: twice[0] });
         }
-        if !(1..=MAX_CACHES).contains(&self.caches) {
-            return Err(PoolError::Caches { asked: self.caches, max: MAX_CACHES });
+        if !(1..=MAX_CACHES).contains(&self.cache_count()) {
+            return Err(PoolError::Caches { asked: self.cache_count(), max: MAX_CACHES });
         }
         if self.lanes > MAX_LANES {
             return Err(PoolError::Lanes { asked: self.lanes, max: MAX_LANES });

@@ -1,9 +1,10 @@
 //! `PoolCache`: what one lcore owns of the pool, and the only way to allocate and free.
 //!
 //! Owns: two sheaves, an open sheaf for each foreign zone, lane ends, and the counters of its slot.
-//! Never does: wait, or touch a shared cache line unless it exchanges a whole sheaf. Invariant: each
+//! Never does: wait for frames, or touch a shared cache line unless it exchanges a whole sheaf. Invariant: each
 //! frame index is in exactly one place; what is taken here is not in a sheaf any more, what is given
-//! here was taken before. This file is the fast path; `refill` is what happens when it ends.
+//! here was taken before. This file is the fast path, `apart` that of
+//! pools with several zones; `refill` is what happens when it ends.
 
 #[cfg(debug_assertions)]
 use std::panic::Location;
@@ -16,6 +17,7 @@ use crate::{
     foreign::OpenSheaves,
     lane::LaneEnds,
     pair::SheafPair,
+    sheaf::FrameRange,
     sync::{Ordering, add},
     zone::Zone,
 };
@@ -27,6 +29,8 @@ pub struct PoolCache {
     pub(crate) pair: SheafPair,
     pub(crate) counters: &'static CacheCounters,
     geometry: Geometry,
+    /// The own zone's frames.
+    pub(crate) range: FrameRange,
     // Warm: each burst boundary.
     pub(crate) foreign: OpenSheaves,
     pub(crate) flush_seen: u32,
@@ -58,6 +62,7 @@ impl PoolCache {
             pair,
             counters,
             geometry: *pool.geometry(),
+            range: zones[zone as usize].range(),
             foreign: OpenSheaves::new(zones.len()),
             flush_seen: zones[zone as usize].flush_request(),
             lanes: LaneEnds::new(pool.lanes(), id.slot),
@@ -124,7 +129,7 @@ impl PoolCache {
         let index = self.geometry.index_within(addr);
         if !self.pair.has_quick_room(1) {
             // SAFETY: the frame was owned by the caller and its handle is gone.
-            return unsafe { self.free_slowly(FrameIndex(index)) };
+            return unsafe { self.free_apart(FrameIndex(index)) };
         }
         self.pair.room_loaded(1)[0].write(index);
         // SAFETY: as above.
@@ -193,7 +198,7 @@ impl PoolCache {
             burst.iter().for_each(|frame| addrs |= geometry.addr(frame));
             self.check(addrs);
             // SAFETY: the frames are the burst's, which forgets them below; every slot is written.
-            unsafe { self.free_burst_slowly(burst) };
+            unsafe { self.free_burst_apart(burst) };
         }
         burst.forget_front(count);
         count
@@ -226,7 +231,7 @@ impl PoolCache {
         let count = indices.len();
         if !self.pair.has_quick_room(count) {
             // SAFETY: as the caller says.
-            return unsafe { self.give_indices_slowly(indices) };
+            return unsafe { self.give_apart(indices) };
         }
         let slots = self.pair.room_loaded(count);
         // SAFETY: both have `count` indices, and a FrameIndex is one transparently; then every slot was
@@ -265,7 +270,7 @@ impl PoolCache {
     pub unsafe fn give_with(&mut self, count: usize, mut fill: impl FnMut(&mut [MaybeUninit<u32>], usize)) {
         if !self.pair.has_quick_room(count) {
             // SAFETY: as the caller says.
-            return unsafe { self.give_slowly(count, &mut fill) };
+            return unsafe { self.give_with_apart(count, fill) };
         }
         fill(self.pair.room_loaded(count), 0);
         // SAFETY: the caller's `fill` wrote every slot with frames that it gives away.
@@ -280,7 +285,7 @@ impl PoolCache {
     /// the pool.
     #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
-    unsafe fn settle(&mut self, count: usize) {
+    pub(crate) unsafe fn settle(&mut self, count: usize) {
         #[cfg(debug_assertions)]
         {
             // SAFETY: the caller says that they were written.

@@ -113,6 +113,12 @@ impl PoolCounts {
         sum
     }
 
+    /// What must stand still for the parts of a census to fit together: what goes to and from barns and
+    /// lanes. Frames that are taken and given cancel out.
+    pub(crate) fn exchanged(&self) -> [u64; 5] {
+        [self.barn_in, self.barn_out, self.lane_in, self.lane_out, self.retired]
+    }
+
     /// Frames that lie in the sheaves of the counted caches.
     pub fn cached(&self) -> u64 {
         // The counters of a cache are read one after the other while it goes on, so a difference
@@ -130,6 +136,8 @@ pub struct CacheCensus {
     pub zone: u32,
     /// Frames in its sheaves.
     pub frames: u64,
+    /// What it did, and those before it whose place it took.
+    pub counts: PoolCounts,
 }
 
 /// Where the frames of a pool were at one moment, in frames.

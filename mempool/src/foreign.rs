@@ -116,7 +116,7 @@ impl OpenSheaves {
         let barn = &zones[zone].barn;
         let home = slot % barn.shards();
         if self.open[zone].is_none() {
-            self.open[zone] = barn.join(home).map(|id| OpenSheaf { id, len: 0, request: 0, since: 0 });
+            self.open[zone] = barn.try_join(home).map(|id| OpenSheaf { id, len: 0, request: 0, since: 0 });
         }
         let Some(open) = &mut self.open[zone] else { return (0, traffic) };
         if open.len == 0

@@ -15,6 +15,8 @@
 //! drained. So a sheaf of four cache lines costs ten line transfers a round trip: four are read, the
 //! turn word is taken and read once each, and four are taken to be written again.
 //!
+//! (Above 400 lines, for both ends and the control plane read each other's words: one protocol.)
+//!
 //! # Opening and closing
 //! A door is a word through which the control plane tells a cache of a lane: each cache slot has some
 //! for either direction. The cache looks at them when it exchanges a sheaf and the slot's `changed`
@@ -57,7 +59,7 @@ struct LaneState {
     zone: AtomicU32,
     /// Counts the openings, so that an old handle can't close a new lane.
     opened: AtomicU32,
-    /// The slots of the two caches. Only the holder of the lock reads and writes them.
+    /// The slots of the two caches. Only the holder of the lock writes them, while no end holds on.
     from: AtomicU32,
     to: AtomicU32,
 }
@@ -194,10 +196,13 @@ impl Lanes {
     fn let_go(&self, end: End, door: &AtomicU32, barn_of: BarnOf<'_>) -> u64 {
         // Relaxed: a door that is free says nothing of the lane that it led to.
         door.store(0, Ordering::Relaxed);
-        let ends = &self.lanes[end.number as usize].ends;
+        let lane = &self.lanes[end.number as usize];
+        let slots = [&lane.from, &lane.to].map(|end| end.load(Ordering::Relaxed)); // While it is this lane.
+        let ends = &lane.ends;
         // A read-modify-write, but not on the way of frames. AcqRel: the last end sees all that the
         // first one did.
         if ends.fetch_sub(1, Ordering::AcqRel) == BOTH {
+            self.announce(slots); // The other end may have waited for this.
             return 0;
         }
         let (barn, home) = barn_of(end.zone);
@@ -221,9 +226,9 @@ impl Lanes {
     /// Tells the caches that their doors have changed.
     fn announce(&self, slots: [u32; 2]) {
         for slot in slots {
-            let changed = &self.doors[slot as usize].changed;
-            // Release pairs with the acquire in `sync`. Only the holder of the lock writes it.
-            changed.store(changed.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+            // Release pairs with the acquire in `sync`. A read-modify-write, for caches announce too; not on
+            // the way of frames.
+            self.doors[slot as usize].changed.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -250,8 +255,6 @@ pub(crate) type BarnOf<'a> = &'a dyn Fn(u32) -> (&'a Barn, u32);
 pub(crate) struct LaneEnds {
     slot: u32,
     changed: u32,
-    /// A lane is closing whose freeing end still holds on: look again.
-    waits: bool,
     freeing: Ends,
     allocating: Ends,
 }
@@ -296,14 +299,14 @@ impl LaneEnds {
         // The doors are closed: the slot's last cache has left. Relaxed: the caller holds the lock under
         // which they open.
         let changed = lanes.doors[slot as usize].changed.load(Ordering::Relaxed);
-        Self { slot, changed, waits: false, freeing: Ends::NONE, allocating: Ends::NONE }
+        Self { slot, changed, freeing: Ends::NONE, allocating: Ends::NONE }
     }
 
     /// Whether there is something for [`sync`](Self::sync) to do.
     #[inline]
     pub(crate) fn is_stale(&self, lanes: &Lanes) -> bool {
         // Relaxed: `sync` looks with acquire.
-        self.waits || lanes.doors[self.slot as usize].changed.load(Ordering::Relaxed) != self.changed
+        lanes.doors[self.slot as usize].changed.load(Ordering::Relaxed) != self.changed
     }
 
     /// Takes up lanes that were opened and lets go of those that close. Returns how many frames were
@@ -313,7 +316,6 @@ impl LaneEnds {
         let doors = &lanes.doors[self.slot as usize];
         // Acquire pairs with the release in `announce`.
         self.changed = doors.changed.load(Ordering::Acquire);
-        self.waits = false;
         self.take_up(lanes);
         let mut moved = 0;
         for (at, door) in doors.freeing.iter().enumerate() {
@@ -326,8 +328,7 @@ impl LaneEnds {
             if let Some(end) = self.allocating.by_door[at].filter(|end| lanes.is_closing(*end)) {
                 // Relaxed: `let_go` orders. The freeing end goes first.
                 if lanes.lanes[end.number as usize].ends.load(Ordering::Relaxed) != ONE {
-                    self.waits = true;
-                    continue;
+                    continue; // It will tell.
                 }
                 self.allocating.set(at, None);
                 moved += lanes.let_go(end, door, barn_of);

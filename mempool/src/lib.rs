@@ -20,11 +20,13 @@
 //! ```
 //!
 //! What lies where: `frame` and `burst` are the handles that applications hold; `cache` is the data
-//! path, `refill` what it does once in a sheaf; `pair` holds the two sheaves of a cache, `foreign` those
-//! for other zones; `lane` and `barn`, which consists of `shard`s, are where sheaves are exchanged;
-//! `sheaf` is their memory. `zone`, `pool`, `builder` and `plan` tie it together, `census` counts,
-//! `geometry` is the address arithmetic, `copy` moves indices, `memory` maps, and `shadow` watches in debug builds.
+//! path, `apart` that with several zones, `refill` what it does once in a sheaf; `pair` holds the two
+//! sheaves of a cache, `foreign` those for other zones; `lane` and `barn`, which consists of `shard`s,
+//! are where sheaves are exchanged; `sheaf` is their memory. `zone`, `pool`, `builder` and `plan` tie it
+//! together, `census` counts, `geometry` is the address arithmetic, `copy` moves indices, `memory` maps,
+//! and `shadow` watches in debug builds.
 
+mod apart;
 mod barn;
 mod builder;
 mod burst;

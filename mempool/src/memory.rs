@@ -1,8 +1,8 @@
 //! Maps the pool's packet memory, once and for good, and blocks for its bookkeeping.
 //!
-//! Owns: the mmap and mbind calls. Never does: unmap a pool's packet memory, hand out references. Invariant: the address range up to
-//! the next power of two above the mapping belongs to this pool alone, so that one mask tells
-//! whether an offset can be one of this pool's.
+//! Owns: the mmap and mbind calls. Never does: unmap a pool's packet memory, hand out references.
+//! Invariant: the address range up to the next power of two above the mapping belongs to this pool
+//! alone, so that one mask tells whether an offset can be one of this pool's.
 //!
 //! ```text
 //! base (2 MiB aligned)

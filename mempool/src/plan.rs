@@ -66,7 +66,7 @@ impl PoolPlan {
             frames_a_zone: u32::try_from(frames_a_zone).unwrap_or(u32::MAX),
             capacity: sheaf::capacity_for(frames, cores),
             shards: cores.div_ceil(zones as u32).div_ceil(CORES_A_SHARD).clamp(1, MAX_SHARDS),
-            caches: builder.caches,
+            caches: builder.cache_count(),
             lanes: builder.lanes,
             cores,
             rings: builder.rings.unwrap_or_default(),
@@ -86,8 +86,8 @@ impl PoolPlan {
 
     /// The most frames that can lie in sheaves of `caches` caches and `lanes` lanes, out of reach of
     /// others until these see a request: `caches x (1 + zones) x capacity + lanes x 4 x capacity`.
-    /// (A cache has a loaded and a spare sheaf, and an open one for each other zone.) Once all have
-    /// seen it, at most one capacity is left with each cache that allocates.
+    /// (A cache has a loaded and a spare sheaf, and an open one for each other zone.) Of the zone that
+    /// asked, at most one capacity is left with each cache that allocates, once all have seen it.
     pub fn parked_frames(&self, caches: u32, lanes: u32) -> u64 {
         let sheaves =
             u64::from(caches) * (1 + u64::from(self.zones)) + u64::from(lanes) * u64::from(LANE_SHEAVES);
@@ -96,7 +96,8 @@ impl PoolPlan {
 
     /// Frames in rings and hands that the ports may ask for at once.
     fn ring_frames(&self) -> u64 {
-        u64::from(self.rings.queues) * (u64::from(self.rings.fill) + u64::from(self.rings.tx))
+        // Whatever is asked, the sum stays far below what a u64 holds, but for the product.
+        u64::from(self.rings.queues).saturating_mul(u64::from(self.rings.fill) + u64::from(self.rings.tx))
     }
 
     /// The fewest frames with which no queue can starve for what others hold:
@@ -104,9 +105,8 @@ impl PoolPlan {
     /// [`ZonePolicy::Strict`](crate::ZonePolicy::Strict) that is so if the queues are spread evenly over
     /// the zones.
     pub fn least_frames(&self) -> u64 {
-        self.ring_frames()
-            + self.parked_frames(self.cores, 0)
-            + u64::from(self.cores) * u64::from(self.rings.burst)
+        let in_hands = u64::from(self.cores) * u64::from(self.rings.burst);
+        self.ring_frames().saturating_add(self.parked_frames(self.cores, 0)).saturating_add(in_hands)
     }
 
     /// How `least_frames` comes about, with this plan's numbers.

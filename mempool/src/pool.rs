@@ -92,11 +92,11 @@ impl Mempool {
         Self {
             geometry,
             zones: asked.zones.iter().enumerate().map(zone).collect(),
-            lanes: Lanes::new(asked.lanes, asked.caches, LANES_A_CACHE),
-            counters: (0..asked.caches).map(|_| CacheCounters::default()).collect(),
+            lanes: Lanes::new(asked.lanes, asked.cache_count(), LANES_A_CACHE),
+            counters: (0..asked.cache_count()).map(|_| CacheCounters::default()).collect(),
             slots: Mutex::new(Slots {
-                free: (0..asked.caches).rev().collect(),
-                held: vec![(0, false); asked.caches as usize],
+                free: (0..asked.cache_count()).rev().collect(),
+                held: vec![(0, false); asked.cache_count() as usize],
             }),
             policy: asked.policy,
             foreign_request: Request::default(),
@@ -240,7 +240,7 @@ impl Mempool {
             let after = self.counts();
             let census = Census::new(frames, barn, &after);
             attempt += 1;
-            if before == after && census.adds_up() || attempt == CENSUS_ATTEMPTS {
+            if before.exchanged() == after.exchanged() && census.adds_up() || attempt == CENSUS_ATTEMPTS {
                 return census;
             }
             std::hint::spin_loop();
@@ -256,10 +256,14 @@ impl Mempool {
     pub fn caches(&self) -> Vec<CacheCensus> {
         let slots = self.slots();
         let held = self.counters.iter().zip(&slots.held).filter(|(_, (_, is_held))| *is_held);
-        held.map(|(counters, _)| CacheCensus {
-            cpu: counters.cpu.load(Ordering::Relaxed).checked_sub(1),
-            zone: counters.zone.load(Ordering::Relaxed),
-            frames: counters.read().cached(),
+        held.map(|(counters, _)| {
+            let counts = counters.read();
+            CacheCensus {
+                cpu: counters.cpu.load(Ordering::Relaxed).checked_sub(1),
+                zone: counters.zone.load(Ordering::Relaxed),
+                frames: counts.cached(),
+                counts,
+            }
         })
         .collect()
     }

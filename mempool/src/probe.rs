@@ -12,6 +12,8 @@ pub struct LaneProbe {
     allocating: PoolCache,
     /// A sheaf of frames, which are in use as long as the probe lives.
     frames: Vec<u32>,
+    /// Whether a copy of them lies in the lane.
+    is_out: bool,
 }
 
 impl LaneProbe {
@@ -28,12 +30,16 @@ impl LaneProbe {
         assert_eq!(taken, pool.sheaf_capacity() as usize, "the pool has a sheaf of frames");
         freeing.boundary();
         allocating.boundary();
-        Self { freeing, allocating, frames }
+        Self { freeing, allocating, frames, is_out: false }
     }
 
-    /// What `unload` does with a full sheaf.
+    /// What `unload` does with a full sheaf. `false` if one lies in the lane.
     #[inline(always)]
     pub fn put(&mut self) -> bool {
+        if self.is_out {
+            return false;
+        }
+        self.is_out = true;
         let barn = &self.freeing.own_zone().barn;
         barn.sheaves.check(&self.frames);
         self.freeing.lanes.put(barn, self.freeing.zone, &self.frames)
@@ -47,11 +53,18 @@ impl LaneProbe {
         // SAFETY: `take` made this thread the owner of the sheaf.
         barn.sheaves.check(unsafe { barn.sheaves.content(id, len) });
         give_back(barn, id);
+        self.is_out = false;
         len
     }
+}
 
-    /// Gives the frames back.
-    pub fn end(mut self) {
+/// Gives the frames back.
+impl Drop for LaneProbe {
+    fn drop(&mut self) {
+        // A copy in the lane would make two of each frame.
+        while self.is_out {
+            self.get();
+        }
         let frames = std::mem::take(&mut self.frames);
         // SAFETY: taken by `new`; what lay in the lane was a copy and is gone.
         unsafe {

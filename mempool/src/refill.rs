@@ -9,13 +9,18 @@ use std::mem::MaybeUninit;
 
 use crate::{
     Burst, Frame, FrameIndex, PoolCache, ZonePolicy,
-    lane::give_back,
+    lane::{LANE_SHEAVES, LANES_A_CACHE, give_back},
+    sheaf,
     sync::{Ordering, add},
 };
 
-/// How many short allocations go by between two flush requests of one cache: each request makes
-/// every other cache of the zone give sheaves back.
+/// How many short allocations in a row go by between two flush requests of one cache: each request
+/// makes every other cache of the zone give sheaves back.
 const SHORTS_A_REQUEST: u32 = 16;
+/// Frames of the largest sheaf.
+const MOST_IN_A_SHEAF: usize = sheaf::CAPACITIES[2] as usize;
+/// The most sheaves that lie in lanes to one cache.
+const MOST_IN_LANES: usize = LANES_A_CACHE * LANE_SHEAVES as usize;
 
 impl PoolCache {
     /// As [`take_with`](Self::take_with), when the loaded sheaf can't serve alone.
@@ -69,37 +74,45 @@ impl PoolCache {
         count: usize,
         fill: &mut dyn FnMut(&mut [MaybeUninit<u32>], usize),
     ) {
-        let own = self.own_zone();
-        let mut given = 0;
         if !self.pair.has_room(count) {
             self.sync_lanes();
             add(&self.counters.given_slowly, count as u64);
         }
+        let mut given = 0;
+        let mut frames = [MaybeUninit::uninit(); MOST_IN_A_SHEAF];
         while given < count {
-            let rest = count - given;
-            let now = if self.pair.has_room(rest) {
-                rest
-            } else {
-                let now = self.pair.unload(&own.barn, &mut self.lanes, rest);
-                self.publish_traffic();
-                now
-            };
-            debug_assert!(now > 0);
-            fill(self.pair.room_loaded(now), given);
+            let now = (count - given).min(MOST_IN_A_SHEAF);
+            fill(&mut frames[..now], given);
             // SAFETY: the caller's `fill` wrote every slot.
-            let slots = unsafe { self.pair.room_loaded(now).assume_init_ref() };
+            let frames = unsafe { frames[..now].assume_init_mut() };
             #[cfg(debug_assertions)]
-            self.pool.shadow().give(slots, std::panic::Location::caller());
-            if own.range().contains_all(slots) {
-                // SAFETY: the caller gives these frames away, and all are of the own zone.
-                unsafe { self.pair.given(now) };
-            } else {
-                // SAFETY: the caller gives these frames away.
-                unsafe { self.sort_out(now) };
-            }
+            self.pool.shadow().give(frames, std::panic::Location::caller());
+            let kept = self.send_foreign(frames);
+            self.give_own(&frames[..kept]);
             given += now;
         }
         add(&self.counters.given, count as u64);
+        self.publish_traffic();
+    }
+
+    /// Puts frames of the own zone into the own sheaves, which are exchanged when they are full.
+    fn give_own(&mut self, mut frames: &[u32]) {
+        let barn = &self.own_zone().barn;
+        while !frames.is_empty() {
+            let count = frames.len();
+            let now = if self.pair.has_room(count) {
+                count
+            } else {
+                self.pair.unload(barn, &mut self.lanes, count)
+            };
+            debug_assert!(now > 0);
+            for (slot, frame) in self.pair.room_loaded(now).iter_mut().zip(frames) {
+                slot.write(*frame);
+            }
+            // SAFETY: every slot was written with a frame that was given.
+            unsafe { self.pair.given(now) };
+            frames = &frames[now..];
+        }
     }
 
     /// As [`alloc`](Self::alloc).
@@ -198,23 +211,38 @@ impl PoolCache {
         }
     }
 
-    /// Sorts `count` slots that were written in the loaded sheaf: own frames stay, others go to the
-    /// open sheaves of their zones.
+    /// Counts `count` slots that were written in the loaded sheaf as its frames, but for those of other
+    /// zones.
     ///
     /// # Safety
     /// They must have been written, with frames that are given to the pool.
-    unsafe fn sort_out(&mut self, count: usize) {
-        let pool = self.pool;
-        let zones = pool.zones();
-        let own = self.own_zone().range();
+    #[cold]
+    #[inline(never)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) unsafe fn sort_out(&mut self, count: usize) {
+        let mut frames = [0; MOST_IN_A_SHEAF];
+        let frames = &mut frames[..count];
         // SAFETY: the caller says that they were written.
-        let slots = unsafe { self.pair.room_loaded(count).assume_init_mut() };
-        let mut kept = 0;
-        let mut foreign = 0;
-        for at in 0..count {
-            let frame = slots[at];
-            if own.contains(frame) {
-                slots[kept] = frame;
+        frames.copy_from_slice(unsafe { self.pair.room_loaded(count).assume_init_ref() });
+        #[cfg(debug_assertions)]
+        self.pool.shadow().give(frames, std::panic::Location::caller());
+        let kept = self.send_foreign(frames);
+        self.give_own(&frames[..kept]);
+        add(&self.counters.given, count as u64);
+    }
+
+    /// Puts those of other zones into the open sheaves of their zones, and moves the others to the front.
+    /// Returns how many these are.
+    fn send_foreign(&mut self, frames: &mut [u32]) -> usize {
+        if self.range.contains_all(frames) {
+            return frames.len();
+        }
+        let pool = self.pool;
+        let (mut kept, mut foreign) = (0, 0);
+        for at in 0..frames.len() {
+            let frame = frames[at];
+            if self.range.contains(frame) {
+                frames[kept] = frame;
                 kept += 1;
                 continue;
             }
@@ -222,13 +250,13 @@ impl PoolCache {
                 panic!("pool: index {frame} was given; allowed: 0 to {}, as taken", pool.frames() - 1);
             };
             // SAFETY: the caller gives the frame, and it is of that zone.
-            let traffic = unsafe { self.foreign.push(zones, zone, self.id.slot, frame, &mut self.lanes) };
+            let traffic =
+                unsafe { self.foreign.push(pool.zones(), zone, self.id.slot, frame, &mut self.lanes) };
             self.counters.add_traffic(traffic);
             foreign += 1;
         }
-        // SAFETY: the first `kept` slots are written with frames of the own zone.
-        unsafe { self.pair.given(kept) };
         add(&self.counters.foreign, foreign);
+        kept
     }
 
     /// Takes up to `want` frames of other zones, the next zone first.
@@ -283,7 +311,9 @@ impl PoolCache {
         let barn = &self.own_zone().barn;
         self.pair.flush(barn, is_idle);
         let mut moved = 0;
-        while let Some((id, len)) = self.lanes.take(barn) {
+        // Bounded, for the freeing ends go on.
+        for _ in 0..MOST_IN_LANES {
+            let Some((id, len)) = self.lanes.take(barn) else { break };
             // SAFETY: `take` made this thread the owner of the sheaf.
             barn.put_loose(unsafe { barn.sheaves.content(id, len) }, self.id.slot % barn.shards());
             give_back(barn, id);

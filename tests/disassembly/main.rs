@@ -15,7 +15,8 @@ use sheafio_tests::{COLD, build_probes};
 use self::listing::{Branch, Listing, function_at, parse};
 
 /// The probes that must be clean.
-const CLEAN: [&str; 21] = [
+const CLEAN: [&str; 22] = [
+    "probe_boundary",
     "probe_lane_put",
     "probe_lane_get",
     "probe_take_1",
@@ -44,18 +45,18 @@ const CLEAN: [&str; 21] = [
 const BAD: [(&str, &str); 6] = [
     ("probe_bad_locked", "lock xadd"),
     ("probe_bad_exchange", "xchg"),
-    ("probe_bad_fence", ""), // mfence, or a locked instruction on the stack, which is faster.
+    ("probe_bad_fence", "locked instruction"), // mfence, or a locked instruction on the stack, which is faster.
     ("probe_bad_compare", "lock cmpxchg"),
     ("probe_bad_called", "lock xadd"),
     ("probe_bad_pointer", "unknown target"),
 ];
 #[cfg(target_arch = "aarch64")]
 const BAD: [(&str, &str); 6] = [
-    ("probe_bad_locked", ""), // An exclusive pair or LSE, by the target's features.
-    ("probe_bad_exchange", ""),
+    ("probe_bad_locked", "locked instruction"), // An exclusive pair or LSE, by the target's features.
+    ("probe_bad_exchange", "locked instruction"),
     ("probe_bad_fence", "dmb ish"),
-    ("probe_bad_compare", ""),
-    ("probe_bad_called", ""),
+    ("probe_bad_compare", "locked instruction"),
+    ("probe_bad_called", "locked instruction"),
     ("probe_bad_pointer", "unknown target"),
 ];
 

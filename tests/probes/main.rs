@@ -125,6 +125,32 @@ extern "Rust" fn case_1(calls: u32, cache: &mut PoolCache) {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
+extern "Rust" fn probe_boundary(cache: &mut PoolCache) {
+    cache.boundary();
+}
+
+/// A pool with two zones: each frame that is given is looked at.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "Rust" fn case_zoned(calls: u32, cache: &mut PoolCache, burst: &mut Burst) {
+    let mut one = [FrameIndex(0)];
+    let mut indices = Aligned([FrameIndex(0); 32]);
+    burst.set_limit(BURST);
+    for _ in 0..calls {
+        assert_eq!(black_box(probe_take_1 as fn(_, _) -> usize)(&mut *cache, &mut one), 1);
+        black_box(probe_give_1 as fn(_, _))(&mut *cache, &one);
+        let frame = black_box(probe_alloc as fn(_) -> Option<_>)(&mut *cache).expect("the pool has frames");
+        black_box(probe_free as fn(_, _))(&mut *cache, frame);
+        assert_eq!(black_box(probe_take_32 as fn(_, _) -> usize)(&mut *cache, &mut indices.0), 32);
+        black_box(probe_give_32 as fn(_, _))(&mut *cache, &indices.0);
+        assert_eq!(black_box(probe_alloc_burst_32 as fn(_, _) -> usize)(&mut *cache, &mut *burst), 32);
+        assert_eq!(black_box(probe_free_burst as fn(_, _) -> usize)(&mut *cache, &mut *burst), 32);
+        black_box(probe_boundary as fn(_))(&mut *cache);
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
 extern "Rust" fn probe_lane_put(lane: &mut LaneProbe) -> bool {
     lane.put()
 }
@@ -271,10 +297,19 @@ fn main() -> ExitCode {
     case_32(calls, &mut cache, &mut burst);
     case_64(calls, &mut cache, &mut burst);
 
+    let zoned = Mempool::builder().frames(4096).zones(2).hugepages(Hugepages::Off).cores(1).build();
+    let zoned = zoned.expect("a pool of two zones");
+    let mut second = zoned.cache_in(1).expect("a cache");
+    let frame = second.alloc().expect("the pool has frames");
+    second.free(frame);
+    case_zoned(calls, &mut second, &mut burst);
+    drop(second);
+    assert_eq!(zoned.audit().expect("no cache is joined").home, 4096);
+
     let mut lane = LaneProbe::new(pool);
     assert!(lane.put() && lane.get() > 0); // The first search begins elsewhere.
     case_sheaf(calls, &mut lane);
-    lane.end();
+    drop(lane);
 
     burst.set_limit(BURST);
     let (mut queue, mut hand) = by_hand(pool, &mut cache, RING);

@@ -289,11 +289,11 @@ mod tests {
                 lanes: 0,
                 rings: 64,
                 application: 6,
-                cache_frames: vec![CacheView { cpu: Some(1), zone: 0, frames: 20 }],
+                by_cache: vec![CacheView { cpu: Some(1), zone: 0, frames: 20, counts: Map::new() }],
                 counts: Map::from_iter([("taken".to_owned(), 70.into())]),
             },
         };
-        let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0},"held":[64]}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":100,"free":30,"in_flight":70,"retired":0,"barn":10,"caches":20,"lanes":0,"rings":64,"application":6,"cache_frames":[{"cpu":1,"zone":0,"frames":20}],"counts":{"taken":70}}}"#;
+        let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0},"held":[64]}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":100,"free":30,"in_flight":70,"retired":0,"barn":10,"caches":20,"lanes":0,"rings":64,"application":6,"by_cache":[{"cpu":1,"zone":0,"frames":20,"counts":{}}],"counts":{"taken":70}}}"#;
         assert_eq!(serde_json::to_string(&view).unwrap(), expected);
     }
 }

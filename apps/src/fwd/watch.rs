@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sheafio_core::{DropReason, LcoreCounters, LcoreTotals, QueueCounters, QueueTotals};
 use sheafio_drivers::{Control, Port};
-use sheafio_mempool::{CacheCensus, Mempool};
+use sheafio_mempool::{CacheCensus, Mempool, PoolCounts};
 
 /// What is watched, and what was seen last.
 pub(crate) struct Watch {
@@ -81,7 +81,7 @@ pub(super) struct PoolView {
     pub(super) lanes: u64,
     pub(super) rings: u64,
     pub(super) application: u64,
-    pub(super) cache_frames: Vec<CacheView>,
+    pub(super) by_cache: Vec<CacheView>,
     pub(super) counts: Map<String, Value>,
 }
 
@@ -90,6 +90,7 @@ pub(super) struct CacheView {
     pub(super) cpu: Option<u32>,
     pub(super) zone: u32,
     pub(super) frames: u64,
+    pub(super) counts: Map<String, Value>,
 }
 
 impl Watch {
@@ -151,7 +152,14 @@ fn pool_view(pool: &Mempool, held: i64) -> PoolView {
     let census = pool.census();
     // Read a little earlier than the census: while packets flow it can be more.
     let rings = u64::try_from(held).unwrap_or(0).min(census.in_flight);
-    let cache = |cache: CacheCensus| CacheView { cpu: cache.cpu, zone: cache.zone, frames: cache.frames };
+    let counts =
+        |counts: PoolCounts| counts.named().map(|(name, count)| (name.to_owned(), count.into())).collect();
+    let cache = |cache: CacheCensus| CacheView {
+        cpu: cache.cpu,
+        zone: cache.zone,
+        frames: cache.frames,
+        counts: counts(cache.counts),
+    };
     PoolView {
         frames: census.frames,
         free: census.free(),
@@ -162,8 +170,8 @@ fn pool_view(pool: &Mempool, held: i64) -> PoolView {
         lanes: census.lanes,
         rings,
         application: census.in_flight - rings,
-        cache_frames: pool.caches().into_iter().map(cache).collect(),
-        counts: pool.counts().named().map(|(name, count)| (name.to_owned(), count.into())).collect(),
+        by_cache: pool.caches().into_iter().map(cache).collect(),
+        counts: counts(pool.counts()),
     }
 }
 
