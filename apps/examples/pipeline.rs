@@ -24,10 +24,13 @@ fn run() -> Result<(), Box<dyn Error>> {
     let [left, right, rx_cpu, tx_cpu] = args.as_slice() else {
         return Err("usage: pipeline LEFT RIGHT RX_CPU TX_CPU".into());
     };
-    let (rx_cpu, tx_cpu) = (rx_cpu.parse()?, tx_cpu.parse()?);
+    let cpu = |text: &str| text.parse::<u32>().map_err(|_| format!("'{text}' is no CPU number, such as 1"));
+    let (rx_cpu, tx_cpu) = (cpu(rx_cpu)?, cpu(tx_cpu)?);
     let pool = Mempool::builder().frames(16_384).build()?;
-    let (left, right) = (af_xdp::open(left, pool)?.queue(0)?, af_xdp::open(right, pool)?.queue(0)?);
-    let (sender, receiver) = ring::pair(pool, 512);
+    let (mut left, mut right) = (af_xdp::open(left, pool)?, af_xdp::open(right, pool)?);
+    left.warnings().iter().chain(right.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
+    let (left, right) = (left.queue(0)?, right.queue(0)?);
+    let (sender, receiver) = ring::pair(pool, 4096);
     let (rx_cache, tx_cache) = (pool.cache_on(rx_cpu)?, pool.cache_on(tx_cpu)?);
     // What the one core receives, the other one frees: without a lane by way of the barn.
     pool.lane(tx_cache.id(), rx_cache.id())?;
@@ -36,19 +39,19 @@ fn run() -> Result<(), Box<dyn Error>> {
         let sending = scope.spawn(|| forward(tx_cpu, &stop, tx_cache, receiver, right));
         let received = forward(rx_cpu, &stop, rx_cache, left, sender);
         let sent = sending.join().expect("no panic in the other lcore");
-        eprintln!("{} packets received, {} sent on", received?, sent?);
+        println!("from LEFT to the ring: {}\nfrom the ring to RIGHT: {}", received?, sent?);
         Ok(())
     })
 }
 
-/// An lcore that moves packets from one queue to another until it is told to stop.
+/// An lcore that moves packets from one queue to another until it is told to stop. Returns what it did.
 fn forward(
     cpu: u32,
     stop: &Stop,
     mut cache: PoolCache,
     mut from: impl Queue,
     mut to: impl Queue,
-) -> Result<u64, CoreError> {
+) -> Result<String, CoreError> {
     let mut burst = Burst::new();
     let report = Lcore::pin(cpu).map(|lcore| lcore.stop_on(stop.clone())).and_then(|lcore| {
         lcore.run_with(&mut cache, |cache| {
@@ -60,5 +63,8 @@ fn forward(
     stop.raise(); // However this one ends, the other one ends too.
     from.close(&mut cache);
     to.close(&mut cache);
-    Ok(report?.totals.packets)
+    let (totals, drops) = (report?.totals, [from.counters().totals(), to.counters().totals()]);
+    let drops = drops.iter().flat_map(|queue| queue.all_drops());
+    let drops: String = drops.map(|(reason, count)| format!(", {} {count}", reason.name())).collect();
+    Ok(format!("{} packets{drops}", totals.packets))
 }

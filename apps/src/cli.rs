@@ -42,7 +42,7 @@ pub(crate) struct SizeArgs {
 
     /// Frames of the pool, shared by all ports [default: 16384, or the next power of two that is enough for
     /// the rings]; rings that are not given get as long as the frames allow
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = frames)]
     pub(crate) frames: Option<u64>,
 
     /// Bytes of a frame: 2048 or 4096
@@ -114,17 +114,20 @@ With --json, one object a second and a last one with \"final\": true:
                       not_for_us, malformed            icmpecho: no request, or damaged
   lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_packet: busy
                     cycles of the time-stamp counter a packet; both in this second (final: whole run)
-  ports[]           besides: held: frames in the port's rings and with the kernel, for each queue
+  ports[]           besides: held: frames in the port's rings and with the kernel, for each queue; of a
+                    ring port, at its first end
   pool              frames: all = free + in_flight + retired, in frames;
                     free = barn + caches + lanes: whose sheaves they lie in; by_cache: each lcore's cpu, zone (NUMA),
                     frames, and counts as below, with those of the cache before it in its place;
                     in_flight = rings + application: with the ports, and in the lcores' hands;
                     retired: left with the kernel at close
-  pool.counts       totals of all lcores, in frames: taken, given, of these taken_slowly and given_slowly by an
-                    exchange of sheaves; barn_in, barn_out, lane_in, lane_out: moved in exchanges; foreign: freed
-                    on another NUMA node than theirs; borrowed: taken from another node; retired.
-                    In times: barn_gets, barn_puts, barn_failures (nothing to get), lane_gets, lane_puts,
-                    flushes (sheaves given up because another lcore had none), short (allocations that got less)
+                    (read one after the other: while packets flow, parts can differ by some bursts)
+  pool.counts       totals of all lcores, in frames: taken, given; of these taken_slowly and given_slowly, which the
+                    loaded sheaf had not enough frames or room for; barn_in, lane_in: came from barns and lanes into
+                    caches; barn_out, lane_out: went there; foreign: freed on another NUMA node than theirs;
+                    borrowed: taken from another node; retired. In times: barn_gets, barn_puts, lane_gets, lane_puts
+                    (sheaves), barn_failures (nothing to get, or its locks held), flushes (sheaves given up because
+                    another lcore had none), short (allocations that got less)
   unexplained       (final) packets received, less sent and dropped ones
   conserved         (final) whether every frame is home or retired";
 
@@ -187,6 +190,10 @@ fn duration(text: &str) -> Result<Duration, String> {
         Ok(duration) if !duration.is_zero() => Ok(duration),
         _ => Err(format!("allowed: {allowed}")),
     }
+}
+
+fn frames(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "allowed: a whole number from 1 to 1073741824".to_owned())
 }
 
 fn packets(text: &str) -> Result<u64, String> {

@@ -29,6 +29,7 @@ pub(crate) struct Size {
 
 /// Decides on CPUs, zones, frames and rings; sets the ports' rings.
 pub(crate) fn decide(args: &mut SizeArgs) -> Result<Size, Error> {
+    check_rings(&args.ports)?;
     // A machine that hwloc can't read still has CPUs.
     let topology = Topology::detect().unwrap_or_default();
     let cpus = choose_cpus(args, &topology)?;
@@ -61,6 +62,27 @@ pub(crate) fn run(mut args: SizeArgs) -> Result<bool, Error> {
     Ok(true)
 }
 
+/// Refuses rings that would silently become others.
+fn check_rings(ports: &[PortSpec]) -> Result<(), Error> {
+    for (at, spec) in ports.iter().enumerate() {
+        if let Some(fill) = spec.asked_fill().filter(|fill| spec.has_ring() && *fill > spec.tx_slots()) {
+            let slots = spec.tx_slots();
+            return Err(format!(
+                "port '{spec}': fill={fill} does not fit into ring={slots}; allowed: fill up to ring"
+            )
+            .into());
+        }
+        let other = ports[..at].iter().find(|other| other.is_other_end_of(spec));
+        if let Some(other) = other.filter(|other| other.tx_slots() != spec.tx_slots()) {
+            return Err(format!(
+                "ports '{other}' and '{spec}' are the ends of one ring; give both the same size"
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
 /// The CPUs for the lcores: as asked, or picked from the machine's topology, one for each queue of
 /// the widest port.
 fn choose_cpus(args: &SizeArgs, topology: &Topology) -> Result<CpuList, Error> {
@@ -80,8 +102,11 @@ fn choose_cpus(args: &SizeArgs, topology: &Topology) -> Result<CpuList, Error> {
 fn choose_rings(args: &mut SizeArgs, builder: &MempoolBuilder) -> Result<(MempoolBuilder, PoolPlan), Error> {
     let mut slots = *RING_SLOTS.end();
     loop {
-        let rings = rings(args, slots);
-        let builder = builder.clone().frames(args.frames.unwrap_or(DEFAULT_FRAMES)).rings(rings);
+        let mut builder = builder.clone().frames(args.frames.unwrap_or(DEFAULT_FRAMES));
+        for spec in &mut args.ports {
+            spec.set_ring(slots);
+            builder = builder.rings(rings(spec, args.burst as u32));
+        }
         let planned = match args.frames {
             Some(_) => builder.plan().map(|plan| (builder, plan)),
             None => enough_frames(builder),
@@ -102,18 +127,9 @@ fn choose_rings(args: &mut SizeArgs, builder: &MempoolBuilder) -> Result<(Mempoo
     }
 }
 
-/// The rings of all ports together, the longest of each kind, if those not given have so many slots.
-fn rings(args: &mut SizeArgs, slots: u32) -> Rings {
-    let mut rings = Rings { burst: args.burst as u32, ..Rings::default() };
-    for spec in &mut args.ports {
-        spec.set_ring(slots);
-        if spec.tx_slots() > 0 {
-            rings.queues += spec.queues();
-            rings.tx = rings.tx.max(spec.tx_slots());
-            rings.fill = rings.fill.max(spec.fill().unwrap_or(0));
-        }
-    }
-    rings
+/// What a port's rings can hold.
+fn rings(spec: &PortSpec, burst: u32) -> Rings {
+    Rings { queues: spec.queues(), fill: spec.fill().unwrap_or(0), tx: spec.tx_slots(), burst }
 }
 
 /// The smallest power of two of frames, from the default on, that is enough.

@@ -75,6 +75,25 @@ impl PortSpec {
         }
     }
 
+    /// Frames that each queue should keep ready for reception, if the user has said so.
+    pub fn asked_fill(&self) -> Option<u32> {
+        match &self.kind {
+            Kind::AfXdp(config) => config.fill,
+            Kind::Sim(config) => config.fill,
+            Kind::Ring { .. } | Kind::Null { .. } => None,
+        }
+    }
+
+    /// Whether the user has said how long the rings are.
+    pub fn has_ring(&self) -> bool {
+        self.has_ring
+    }
+
+    /// Whether these are the two ends of one ring port.
+    pub fn is_other_end_of(&self, other: &Self) -> bool {
+        matches!((&self.kind, &other.kind), (Kind::Ring { .. }, Kind::Ring { .. })) && self.name == other.name
+    }
+
     /// Slots of each of the rings, a power of two, unless the user has said how many.
     pub fn set_ring(&mut self, slots: u32) {
         match &mut self.kind {

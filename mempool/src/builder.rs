@@ -32,13 +32,13 @@ pub struct MempoolBuilder {
     caches: Option<u32>,
     pub(crate) lanes: u32,
     pub(crate) cores: u32,
-    pub(crate) rings: Option<Rings>,
+    pub(crate) rings: Vec<Rings>,
 }
 
-/// What the ports' rings can hold of a pool.
+/// What a port's rings can hold of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// Number of queues of all ports that have rings.
+    /// Number of its queues.
     pub queues: u32,
     /// Frames that lie ready for reception in each queue: its fill ring.
     pub fill: u32,
@@ -61,7 +61,7 @@ impl MempoolBuilder {
             caches: None,
             lanes: 64,
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
-            rings: None,
+            rings: Vec::new(),
         }
     }
 
@@ -143,11 +143,11 @@ impl MempoolBuilder {
         self
     }
 
-    /// What the ports' rings can hold. A pool that could starve, because rings and sheaves together
-    /// can hold every frame, is then refused.
+    /// What the rings of one more port can hold. A pool that could starve, because rings and sheaves
+    /// together can hold every frame, is then refused.
     #[must_use]
     pub fn rings(mut self, rings: Rings) -> Self {
-        self.rings = Some(rings);
+        self.rings.push(rings);
         self
     }
 
@@ -169,7 +169,7 @@ impl MempoolBuilder {
                 max: memory / u64::from(self.frame_size),
             });
         }
-        if self.rings.is_some() && plan.frames < plan.least_frames() {
+        if !self.rings.is_empty() && plan.frames < plan.least_frames() {
             return Err(PoolError::Starves {
                 frames: plan.frames,
                 least: plan.least_frames(),

@@ -5,7 +5,9 @@
 #[non_exhaustive]
 pub enum PoolError {
     /// The number of frames is outside of the legal range.
-    #[error("pool: frames={asked} is not possible; allowed: 1 to {max}. Ask for fewer or more frames.")]
+    #[error(
+        "pool: frames={asked} is not possible; allowed: 1 to {max}. Give a number in that range; 16384 is the default."
+    )]
     Frames {
         /// The asked number of frames.
         asked: u64,
@@ -88,8 +90,8 @@ pub enum PoolError {
     },
     /// The kernel can't bind memory to a NUMA node.
     #[error(
-        "pool: can't take {mib} MiB of packet memory from NUMA node {node}: {source}. Ask for fewer frames, or \
-         leave the node out of the zones."
+        "pool: can't take {mib} MiB of packet memory from NUMA node {node}: {source}. Name a node that is there and \
+         has memory (ls /sys/devices/system/node), or ask for fewer frames."
     )]
     Node {
         /// The node.
@@ -100,7 +102,7 @@ pub enum PoolError {
         source: std::io::Error,
     },
     /// The number of lanes is outside of the legal range.
-    #[error("pool: lanes={asked} is not possible; allowed: 0 to {max}.")]
+    #[error("pool: lanes={asked} is not possible; allowed: 0 to {max}. Ask for one for each pair of lcores.")]
     Lanes {
         /// The asked number of lanes.
         asked: u32,
@@ -132,7 +134,7 @@ pub enum PoolError {
     )]
     LaneOfNone,
     /// The number of pool caches is outside of the legal range.
-    #[error("pool: caches={asked} is not possible; allowed: 1 to {max}.")]
+    #[error("pool: caches={asked} is not possible; allowed: 1 to {max}. Ask for one for each thread.")]
     Caches {
         /// The asked number of caches.
         asked: u32,

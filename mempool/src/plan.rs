@@ -41,8 +41,8 @@ pub struct PoolPlan {
     pub lanes: u32,
     /// The cores that use the pool.
     pub cores: u32,
-    /// What the ports' rings can hold; all 0 if the builder was not told.
-    pub rings: Rings,
+    /// What the rings of each port can hold; none if the builder was not told.
+    pub rings: Vec<Rings>,
 }
 
 impl PoolPlan {
@@ -69,7 +69,7 @@ impl PoolPlan {
             caches: builder.cache_count(),
             lanes: builder.lanes,
             cores,
-            rings: builder.rings.unwrap_or_default(),
+            rings: builder.rings.clone(),
         }
     }
 
@@ -94,29 +94,46 @@ impl PoolPlan {
         sheaves * u64::from(self.capacity)
     }
 
-    /// Frames in rings and hands that the ports may ask for at once.
+    /// Frames that the rings can hold.
     fn ring_frames(&self) -> u64 {
-        // Whatever is asked, the sum stays far below what a u64 holds, but for the product.
-        u64::from(self.rings.queues).saturating_mul(u64::from(self.rings.fill) + u64::from(self.rings.tx))
+        // Saturating: whatever is asked, only the sum of the products can be too large.
+        let port = |rings: &Rings| {
+            u64::from(rings.queues).saturating_mul(u64::from(rings.fill) + u64::from(rings.tx))
+        };
+        self.rings.iter().map(port).fold(0, u64::saturating_add)
     }
 
-    /// The fewest frames with which no queue can starve for what others hold:
-    /// `queues x (fill + tx) + cores x (1 + zones) x capacity + cores x burst`. With more than one zone and
-    /// [`ZonePolicy::Strict`](crate::ZonePolicy::Strict) that is so if the queues are spread evenly over
-    /// the zones.
+    /// The largest burst.
+    fn burst(&self) -> u32 {
+        self.rings.iter().map(|rings| rings.burst).max().unwrap_or(0)
+    }
+
+    /// The fewest frames with which no queue can starve for what others hold: the sum of
+    /// `queues x (fill + tx)` over the ports, `+ cores x (1 + zones) x capacity + cores x burst`. With more
+    /// than one zone and [`ZonePolicy::Strict`](crate::ZonePolicy::Strict) that is so if the queues are
+    /// spread evenly over the zones.
     pub fn least_frames(&self) -> u64 {
-        let in_hands = u64::from(self.cores) * u64::from(self.rings.burst);
+        let in_hands = u64::from(self.cores) * u64::from(self.burst());
         self.ring_frames().saturating_add(self.parked_frames(self.cores, 0)).saturating_add(in_hands)
     }
 
-    /// How `least_frames` comes about, with this plan's numbers.
+    /// How `least_frames` comes about, with this plan's numbers; ports with equal rings together.
     pub fn formula(&self) -> String {
-        let Rings { queues, fill, tx, burst } = self.rings;
+        let mut kinds: Vec<Rings> = Vec::new();
+        for rings in self.rings.iter().filter(|rings| rings.fill + rings.tx > 0) {
+            match kinds.iter_mut().find(|kind| (kind.fill, kind.tx) == (rings.fill, rings.tx)) {
+                Some(kind) => kind.queues += rings.queues,
+                None => kinds.push(*rings),
+            }
+        }
+        let names = if kinds.is_empty() { "" } else { "queues x (fill + tx) + " };
+        let number = |Rings { queues, fill, tx, .. }: Rings| format!("{queues} x ({fill} + {tx}) + ");
+        let numbers: String = kinds.into_iter().map(number).collect();
         format!(
-            "queues x (fill + tx) + cores x (1 + zones) x capacity + cores x burst = {queues} x ({fill} + {tx}) + \
-             {cores} x {} x {} + {cores} x {burst} = {}",
+            "{names}cores x (1 + zones) x capacity + cores x burst = {numbers}{cores} x {} x {} + {cores} x {} = {}",
             1 + self.zones,
             self.capacity,
+            self.burst(),
             self.least_frames(),
             cores = self.cores,
         )
@@ -147,7 +164,7 @@ impl fmt::Display for PoolPlan {
         writeln!(f, "zones             {} of {} frames", self.zones, self.frames_a_zone)?;
         writeln!(
             f,
-            "sheaf capacity    {} frames (the largest of 28, 60, 124 with frames >= 8 x {} cores x capacity)",
+            "sheaf capacity    {} frames (the largest of 60 and 124 with frames >= 8 x {} core(s) x capacity, or 28)",
             self.capacity, self.cores
         )?;
         writeln!(
@@ -158,12 +175,12 @@ impl fmt::Display for PoolPlan {
         )?;
         writeln!(
             f,
-            "parked in caches  up to {} frames: {} cores x (1 + zones) x capacity; up to {} more in each lane",
+            "parked in caches  up to {} frames: {} core(s) x (1 + zones) x capacity; up to {} more in each lane",
             self.parked_frames(self.cores, 0),
             self.cores,
             self.parked_frames(0, 1)
         )?;
-        if self.rings != Rings::default() {
+        if !self.rings.is_empty() {
             writeln!(f, "needed            {} frames: {}", self.least_frames(), self.formula())?;
             let spare = self.frames.saturating_sub(self.least_frames());
             writeln!(f, "spare             {spare} frames for packets that the program holds")?;

@@ -13,10 +13,16 @@ pub(crate) fn render(figures: &Figures) -> String {
     let mut text = format!(
         "What it costs cores to allocate and free frames: {IN_FLIGHT} in flight, bursts of {BURST},\n\
          {} frames where a pool's size can be chosen. Sheaves hold {} frames at {} cores.\n\
-         Written by tests/scale/run.\n",
+         Written by tests/scale/run.\n\n\
+         sheafio, lanes: where the traffic's paths are known, they are declared as lanes; in the others there are none.\n\
+         sheafio, 8 zones: on eight NUMA nodes (or as many as cores), {} frames, no lanes.\n\
+         ring: DPDK's pool, with caches of 512 and as many frames as these take, or with caches that fit.\n\
+         SLUB: the kernel's, before sheaves. in bulk: a burst in one operation; one by one: in 32.\n\
+         busiest line: the cache line with the most transfers.\n",
         sheaves::FRAMES,
         join(figures.capacities),
-        join(CORES)
+        join(CORES),
+        2 * sheaves::FRAMES
     );
     for traffic in Traffic::ALL {
         let _ = write!(text, "\n{}\n", traffic.title());

@@ -132,7 +132,8 @@ impl Watch {
     }
 
     fn view(&mut self, t: Duration, interval: Duration) -> View {
-        let ports: Vec<_> = self.ports.iter_mut().map(|port| port.view(interval)).collect();
+        let mut ports: Vec<_> = self.ports.iter_mut().map(|port| port.view(interval)).collect();
+        join_ring_ends(&mut ports);
         let pool = pool_view(self.pool, ports.iter().flat_map(|port| &port.held).sum());
         let lcores = self.lcores.iter_mut().map(WatchedLcore::view).collect();
         View { t_s: (t.as_secs_f64() * 1000.0).round() / 1000.0, ports, lcores, pool }
@@ -144,6 +145,20 @@ impl Watch {
         let mut sum = QueueTotals::default();
         self.ports.iter().for_each(|port| sum += port.totals());
         sum
+    }
+}
+
+/// Each end of a ring counts what it puts in and takes out; what lies between them is shown at the first.
+fn join_ring_ends(ports: &mut [PortView]) {
+    for at in 1..ports.len() {
+        let (before, rest) = ports.split_at_mut(at);
+        let end = &mut rest[0];
+        if end.name.starts_with("ring:")
+            && let Some(first) = before.iter_mut().find(|port| port.name == end.name)
+        {
+            // Not read at the same moment: while packets flow it can be off by a burst.
+            first.held[0] = (first.held[0] + std::mem::take(&mut end.held[0])).max(0);
+        }
     }
 }
 
