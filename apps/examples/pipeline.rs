@@ -8,7 +8,7 @@
 
 use std::{error::Error, thread};
 
-use sheafio_core::{CoreError, Lcore, Queue, Stop};
+use sheafio_core::{CoreError, Lcore, Queue, QueueTotals, Stop};
 use sheafio_drivers::{af_xdp, ring};
 use sheafio_mempool::{Burst, Mempool, PoolCache};
 
@@ -64,7 +64,7 @@ fn forward(
     from.close(&mut cache);
     to.close(&mut cache);
     let (totals, drops) = (report?.totals, [from.counters().totals(), to.counters().totals()]);
-    let drops = drops.iter().flat_map(|queue| queue.all_drops());
-    let drops: String = drops.map(|(reason, count)| format!(", {} {count}", reason.name())).collect();
-    Ok(format!("{} packets{drops}", totals.packets))
+    let drops = drops.iter().flat_map(QueueTotals::all_drops);
+    let drops: Vec<_> = drops.map(|(reason, count)| format!("{} {count}", reason.name())).collect();
+    Ok(format!("{} packets; drops: {}", totals.packets, drops.join(", ")))
 }
