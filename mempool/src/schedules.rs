@@ -11,7 +11,7 @@ use std::{
     ptr::NonNull,
     sync::{
         Mutex,
-        atomic::{AtomicBool, AtomicPtr, Ordering},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
     },
 };
 
@@ -59,16 +59,27 @@ struct Scene {
     shards: u32,
     /// The most lanes at one time.
     lanes: u32,
+    /// Whether half of the threads free what the others allocate, with lanes only from those to these.
+    is_pipeline: bool,
     /// What each thread does, one thing after the other.
     acts: u32,
 }
 
-const SCENE: Scene =
-    Scene { threads: 8, frames: 64, zones: 1, policy: ZonePolicy::Strict, shards: 1, lanes: 0, acts: 20 };
+const SCENE: Scene = Scene {
+    threads: 8,
+    frames: 64,
+    zones: 1,
+    policy: ZonePolicy::Strict,
+    shards: 1,
+    lanes: 0,
+    is_pipeline: false,
+    acts: 20,
+};
 
 /// A pool, and who owns its frames as an oracle sees it.
 struct Stage {
     pool: &'static Mempool,
+    scene: Scene,
     owner: AtomicPtr<Mempool>,
     taken: Box<[AtomicBool]>,
     /// Frames on their way from one thread to another.
@@ -77,6 +88,8 @@ struct Stage {
     caches: Mutex<Vec<Option<CacheId>>>,
     /// All lanes that were ever open.
     lanes: Mutex<Vec<Lane>>,
+    /// Threads that still act.
+    acting: AtomicU32,
 }
 
 thread_local! {
@@ -99,11 +112,19 @@ impl Stage {
             // SAFETY: it is freed in `assert_home`, when nobody uses it any more.
             pool: unsafe { &*pool },
             owner: AtomicPtr::new(pool),
+            scene,
             taken: (0..plan.frames).map(|_| AtomicBool::new(false)).collect(),
             desk: Mutex::default(),
             caches: Mutex::new(vec![None; scene.threads as usize]),
             lanes: Mutex::default(),
+            acting: AtomicU32::new(scene.threads),
         })
+    }
+
+    fn open(&self, from: CacheId, to: CacheId) -> Option<Lane> {
+        let lane = self.pool.lane(from, to).ok()?;
+        self.lanes.lock().unwrap().push(lane);
+        Some(lane)
     }
 
     /// Each frame is home once, and the counters say so too. Takes the pool apart.
@@ -178,7 +199,15 @@ impl Player {
     /// Does one thing at random.
     fn act(mut self) -> Self {
         let count = thread_rng().gen_range(1..=3 * CAPACITY as usize);
+        let is_freeing = self.stage.scene.is_pipeline && self.number.is_multiple_of(2);
+        let is_allocating = self.stage.scene.is_pipeline && !is_freeing;
         match thread_rng().gen_range(0..16) {
+            0..10 if is_freeing => {
+                self.pick_up(count);
+                self.give(usize::MAX);
+            }
+            5..8 if is_allocating => self.put_down(count),
+            8..10 if is_allocating => self.give(usize::MAX),
             0..5 => _ = self.take(count),
             5..10 => self.give(count),
             10..12 => self.put_down(count),
@@ -189,6 +218,10 @@ impl Player {
         self
     }
 
+    fn is_done(&self) {
+        self.stage.acting.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn leave(mut self) {
         self.give(usize::MAX);
     }
@@ -197,14 +230,24 @@ impl Player {
 /// All threads act at random, beside what `control` does; then each frame is home.
 fn play(scene: Scene, control: impl FnOnce(&Stage)) {
     let stage = Stage::new(scene);
+    let mut players = Vec::new();
+    if scene.is_pipeline {
+        // From the beginning, for they take a while to be used.
+        players.extend((0..scene.threads).map(|number| Player::join(&stage, number)));
+        for pair in players.chunks(2).take(scene.lanes as usize) {
+            stage.open(pair[0].cache.id(), pair[1].cache.id()).unwrap();
+        }
+    }
+    let mut players = players.into_iter();
     let threads: Vec<_> = (0..scene.threads)
         .map(|number| {
-            let stage = stage.clone();
+            let (stage, player) = (stage.clone(), players.next());
             thread::spawn(move || {
-                let mut player = Player::join(&stage, number);
+                let mut player = player.unwrap_or_else(|| Player::join(&stage, number));
                 for _ in 0..scene.acts {
                     player = player.act();
                 }
+                player.is_done();
                 player.leave();
             })
         })
@@ -221,19 +264,19 @@ fn play(scene: Scene, control: impl FnOnce(&Stage)) {
 
 /// Opens lanes between caches that may be about to leave, and closes them, while both ends run.
 fn open_and_close_lanes(stage: &Stage) {
-    let mut open: Vec<Lane> = Vec::new();
-    for _ in 0..12 {
-        let any = || {
+    let mut open = stage.lanes.lock().unwrap().clone();
+    while stage.acting.load(Ordering::Relaxed) > 0 {
+        let any = |odd: usize| {
             let caches = stage.caches.lock().unwrap();
-            caches[thread_rng().gen_range(0..caches.len())]
+            let at = thread_rng().gen_range(0..caches.len());
+            caches[if stage.scene.is_pipeline { at & !1 | odd } else { at }]
         };
-        if let (Some(from), Some(to)) = (any(), any())
-            && let Ok(lane) = stage.pool.lane(from, to)
-        {
-            open.push(lane);
-            stage.lanes.lock().unwrap().push(lane);
+        if let (Some(from), Some(to)) = (any(0), any(1)) {
+            open.extend(stage.open(from, to));
         }
-        thread::yield_now();
+        for _ in 0..thread_rng().gen_range(1..60) {
+            thread::yield_now();
+        }
         if !open.is_empty() && thread_rng().gen_bool(0.5) {
             open.swap_remove(thread_rng().gen_range(0..open.len())).close();
         }
@@ -262,6 +305,13 @@ fn lanes_open_and_close_under_their_users() {
 }
 
 #[test]
+fn lanes_of_a_pipeline_open_and_close() {
+    check(|| {
+        play(Scene { frames: 120, lanes: 4, is_pipeline: true, acts: 40, ..SCENE }, open_and_close_lanes);
+    });
+}
+
+#[test]
 fn zones_get_their_frames_back() {
     for policy in [ZonePolicy::Strict, ZonePolicy::Prefer] {
         let scene = Scene { threads: 12, zones: 3, policy, shards: 2, lanes: 6, ..SCENE };
@@ -279,6 +329,7 @@ fn who_starves_gets_every_frame_in_the_end() {
         let stage = Stage::new(scene);
         let is_over = Arc::new(AtomicBool::new(false));
         let mut starving = Player::join(&stage, 0);
+        starving.is_done();
         let threads: Vec<_> = (1..scene.threads)
             .map(|number| {
                 let (stage, is_over) = (stage.clone(), is_over.clone());
@@ -289,6 +340,7 @@ fn who_starves_gets_every_frame_in_the_end() {
                         hoarder.take(5 * CAPACITY as usize);
                         hoarder.give(usize::MAX);
                     }
+                    hoarder.is_done();
                     let stays = number % 3 != 0;
                     while stays && !is_over.load(Ordering::Relaxed) {
                         hoarder.cache.boundary();
