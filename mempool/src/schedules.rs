@@ -31,7 +31,7 @@ use crate::{
 /// Small sheaves are exchanged often; the protocol does not depend on the capacity.
 const CAPACITY: u32 = 4;
 /// Schedules of either kind in each test, unless `SHEAFIO_SCHEDULES` says otherwise.
-const SCHEDULES: usize = 800;
+const SCHEDULES: usize = 500;
 /// What they are made from.
 const SEED: u64 = 1;
 /// At so many places, less one, the second kind of schedule puts the running thread last.

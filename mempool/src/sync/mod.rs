@@ -16,12 +16,9 @@ pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(sheafio_scale)]
 pub use observe::{AtomicU32, AtomicU64};
 #[cfg(shuttle)]
-pub use shuttle::sync::atomic::{AtomicU32, Ordering};
+pub use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard};
-/// Counters order nothing, so shuttle would only switch threads there in vain: three times in four.
-#[cfg(shuttle)]
-pub use std::sync::atomic::AtomicU64;
 #[cfg(not(any(loom, shuttle, sheafio_scale)))]
 pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(shuttle))]
