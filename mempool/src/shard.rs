@@ -169,15 +169,18 @@ impl Locked<'_> {
                 NONE => (self.pop_empty(sheaves).expect("a shard has empty sheaves for every frame"), 0),
                 id => {
                     sheaves.take_over(SheafId(id));
-                    (SheafId(id), self.take_partial())
+                    (SheafId(id), self.0.partial_len.load(Ordering::Relaxed))
                 }
             };
             let (now, rest) = frames.split_at(frames.len().min((sheaves.capacity() - len) as usize));
             // SAFETY: the lock makes this thread the owner of the shard's sheaves; `now` fits.
             unsafe { sheaves.write(id, len, now) };
             let len = len + now.len() as u32;
+            // At no moment does it look as if there were fewer frames: those who look for some do so without
+            // the lock.
             if len == sheaves.capacity() {
                 self.push_full(id, sheaves);
+                self.take_partial();
             } else {
                 sheaves.hand_over(id);
                 self.0.partial.store(id.0, Ordering::Relaxed);
