@@ -135,9 +135,11 @@ impl<T> Producer<T> {
         if count == 0 {
             return 0; // Without a store to the line that both sides read.
         }
-        let values = &values[..count];
-        self.write_each(count, |at| values[at]);
-        self.publish();
+        // In halves of the ring, so that the consumer begins before the producer has ended.
+        for values in values[..count].chunks((self.ring.size as usize / 2).max(1)) {
+            self.write_each(values.len(), |at| values[at]);
+            self.publish();
+        }
         count
     }
 
@@ -245,9 +247,10 @@ impl<T> Consumer<T> {
         if count == 0 {
             return 0; // Without a store to the line that both sides read.
         }
-        let out = &mut out[..count];
-        self.read_each(count, |at, value| out[at] = value);
-        self.release();
+        for out in out[..count].chunks_mut((self.ring.size as usize / 2).max(1)) {
+            self.read_each(out.len(), |at, value| out[at] = value);
+            self.release();
+        }
         count
     }
 

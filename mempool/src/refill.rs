@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 
 use crate::{
     Burst, Frame, FrameIndex, PoolCache, ZonePolicy,
+    copy::copy_indices,
     lane::{LANE_SHEAVES, LANES_A_CACHE, give_back},
     sheaf,
     sync::{Ordering, add},
@@ -79,6 +80,16 @@ impl PoolCache {
             add(&self.counters.given_slowly, count as u64);
         }
         let mut given = 0;
+        if self.pool.zones().len() == 1 {
+            // Straight into the sheaves: there is nothing to sort.
+            while given < count {
+                let now = self.make_room(count - given);
+                fill(self.pair.room_loaded(now), given);
+                // SAFETY: the caller's `fill` wrote every slot with frames that it gives away.
+                unsafe { self.settle(now) };
+                given += now;
+            }
+        }
         let mut frames = [MaybeUninit::uninit(); MOST_IN_A_SHEAF];
         while given < count {
             let now = (count - given).min(MOST_IN_A_SHEAF);
@@ -97,22 +108,24 @@ impl PoolCache {
 
     /// Puts frames of the own zone into the own sheaves, which are exchanged when they are full.
     fn give_own(&mut self, mut frames: &[u32]) {
-        let barn = &self.own_zone().barn;
         while !frames.is_empty() {
-            let count = frames.len();
-            let now = if self.pair.has_room(count) {
-                count
-            } else {
-                self.pair.unload(barn, &mut self.lanes, count)
-            };
-            debug_assert!(now > 0);
-            for (slot, frame) in self.pair.room_loaded(now).iter_mut().zip(frames) {
-                slot.write(*frame);
+            let now = self.make_room(frames.len());
+            let slots = self.pair.room_loaded(now);
+            // SAFETY: both have `now` indices; then every slot was written with a frame that was given.
+            unsafe {
+                copy_indices(frames.as_ptr(), slots.as_mut_ptr().cast(), now);
+                self.pair.given(now);
             }
-            // SAFETY: every slot was written with a frame that was given.
-            unsafe { self.pair.given(now) };
             frames = &frames[now..];
         }
+    }
+
+    /// Makes room for up to `count` frames in the loaded sheaf; returns for how many: at least one.
+    fn make_room(&mut self, count: usize) -> usize {
+        if self.pair.has_room(count) {
+            return count;
+        }
+        self.pair.unload(&self.own_zone().barn, &mut self.lanes, count)
     }
 
     /// As [`alloc`](Self::alloc).
@@ -167,9 +180,9 @@ impl PoolCache {
     pub(crate) fn take_out_slowly(&mut self, out: &mut [FrameIndex]) -> usize {
         let mut written = 0;
         self.take_slowly(out.len(), &mut |indices| {
-            for (entry, &index) in out[written..].iter_mut().zip(indices) {
-                *entry = FrameIndex(index);
-            }
+            let entries = &mut out[written..][..indices.len()];
+            // SAFETY: both have as many indices, and a FrameIndex is one transparently.
+            unsafe { copy_indices(indices.as_ptr(), entries.as_mut_ptr().cast(), indices.len()) };
             written += indices.len();
         })
     }
@@ -185,9 +198,8 @@ impl PoolCache {
         // SAFETY: every slot is written, with frames that the caller gives.
         unsafe {
             self.give_slowly(indices.len(), &mut |slots, at| {
-                for (slot, index) in slots.iter_mut().zip(&indices[at..]) {
-                    slot.write(index.0);
-                }
+                let indices = &indices[at..][..slots.len()];
+                copy_indices(indices.as_ptr().cast(), slots.as_mut_ptr().cast(), slots.len());
             });
         }
     }
