@@ -212,26 +212,31 @@ fn a_lane_that_comes_and_goes_under_two_threads_loses_no_frame() {
     assert_home(pool);
 }
 
+/// A pool with a lane between two caches, the second of which has taken six sheaves of frames.
+fn with_frames_in_hand() -> (&'static Mempool, Lane, PoolCache, PoolCache, Hand) {
+    let pool = builder(960).lanes(1).build().unwrap();
+    let (mut from, mut to) = (pool.cache().unwrap(), pool.cache().unwrap());
+    let lane = lane(&mut from, &mut to);
+    let mut hand = Hand::new(pool);
+    hand.take(&mut to, 6 * pool.sheaf_capacity() as usize);
+    (pool, lane, from, to, hand)
+}
+
+/// Drops one of two caches and returns the other.
+fn leave([from, to]: [PoolCache; 2], is_freeing_end_first: bool) -> PoolCache {
+    if is_freeing_end_first { to } else { from }
+}
+
 #[test]
 fn a_cache_that_leaves_takes_no_frame_of_its_lanes_along() {
     for is_freeing_end_first in [true, false] {
-        let pool = builder(960).lanes(1).build().unwrap();
+        let (pool, lane, mut from, mut to, mut hand) = with_frames_in_hand();
         let capacity = pool.sheaf_capacity() as usize;
-        let (mut from, mut to) = (pool.cache().unwrap(), pool.cache().unwrap());
-        let lane = lane(&mut from, &mut to);
-        let mut hand = Hand::new(pool);
-        hand.take(&mut to, 6 * capacity);
         hand.give(&mut from, 5 * capacity);
         hand.take(&mut to, 1); // The lane's sheaf is being drained.
         assert_eq!((pool.census().lanes, pool.counts().lane_gets), (2 * capacity as u64, 1));
         hand.give_all(&mut to);
-        let left = if is_freeing_end_first {
-            drop(from);
-            to
-        } else {
-            drop(to);
-            from
-        };
+        let left = leave([from, to], is_freeing_end_first);
         assert!(!lane.is_over() && pool.census().adds_up());
         drop(left);
         assert!(lane.is_over());
@@ -242,20 +247,9 @@ fn a_cache_that_leaves_takes_no_frame_of_its_lanes_along() {
 #[test]
 fn a_lane_ends_soon_after_its_first_cache_has_left() {
     for is_freeing_end_first in [true, false] {
-        let pool = builder(960).lanes(1).build().unwrap();
-        let capacity = pool.sheaf_capacity() as usize;
-        let (mut from, mut to) = (pool.cache().unwrap(), pool.cache().unwrap());
-        let lane = lane(&mut from, &mut to);
-        let mut hand = Hand::new(pool);
-        hand.take(&mut to, 6 * capacity);
-        hand.give(&mut from, 4 * capacity);
-        let mut left = if is_freeing_end_first {
-            drop(from);
-            to
-        } else {
-            drop(to);
-            from
-        };
+        let (pool, lane, mut from, to, mut hand) = with_frames_in_hand();
+        hand.give(&mut from, 4 * pool.sheaf_capacity() as usize);
+        let mut left = leave([from, to], is_freeing_end_first);
         left.boundary();
         hand.give_all(&mut left);
         assert!(lane.is_over(), "the freeing end left first: {is_freeing_end_first}");
