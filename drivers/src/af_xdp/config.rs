@@ -1,0 +1,115 @@
+//! How a port is asked to be: what users can choose, and what no interface could do.
+//!
+//! Owns: plain values. Never does: look at an interface. Invariant: what `check` lets through is possible
+//! on some interface.
+
+use crate::DriverError;
+
+/// Where the XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// In the driver if that is possible, else generic.
+    #[default]
+    Auto,
+    /// In the driver (`XDP_FLAGS_DRV_MODE`), or opening fails.
+    Native,
+    /// In the kernel's generic receive path (`XDP_FLAGS_SKB_MODE`): any device, slower.
+    Generic,
+}
+
+impl Mode {
+    /// The name in a port specification.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+/// Whether packets are copied between the driver's memory and ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum CopyMode {
+    /// Not if the driver can do without, else copied.
+    #[default]
+    Auto,
+    /// Copied (`XDP_COPY`): any device.
+    Copy,
+    /// Not copied (`XDP_ZEROCOPY`), or opening fails.
+    ZeroCopy,
+}
+
+impl CopyMode {
+    /// The name in a port specification.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Copy => "copy",
+            Self::ZeroCopy => "zerocopy",
+        }
+    }
+}
+
+/// How to open a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The first queue.
+    pub start: u32,
+    /// How many queues.
+    pub queues: u32,
+    /// Where the XDP program runs.
+    pub mode: Mode,
+    /// Whether packets are copied.
+    pub copy: CopyMode,
+    /// Slots of each of the four rings: a power of two, [`Config::RING_SIZES`].
+    pub ring: u32,
+    /// Frames that a queue keeps ready for reception, at most the ring's slots. `None`: a quarter of
+    /// the pool, shared among this port's queues.
+    pub fill: Option<u32>,
+    /// Takes another XDP program off the interface, instead of refusing to open.
+    pub force: bool,
+    /// The CPUs whose lcores will serve the queues, from the first again when there are fewer: the first
+    /// frames of each queue come from the memory of its NUMA node. None: from that of the opening thread.
+    pub cpus: Vec<u32>,
+}
+
+impl Config {
+    /// The smallest and the largest ring, in slots.
+    pub const RING_SIZES: std::ops::RangeInclusive<u32> = 64..=32_768;
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            start: 0,
+            queues: 1,
+            mode: Mode::Auto,
+            copy: CopyMode::Auto,
+            ring: 2048,
+            fill: None,
+            force: false,
+            cpus: Vec::new(),
+        }
+    }
+}
+
+/// Refuses what no interface could do, before the kernel does so without a reason.
+pub(super) fn check(interface: &str, config: &Config) -> Result<(), DriverError> {
+    let refuse = |problem: String, allowed: String| {
+        Err(DriverError::Spec { spec: interface.to_owned(), problem, allowed })
+    };
+    if !(1..=1024).contains(&config.queues) || config.start > 1023 {
+        let problem = format!("queues={}, start={} is not possible", config.queues, config.start);
+        return refuse(problem, "queues=1 to 1024, start=0 to 1023".to_owned());
+    }
+    let sizes = Config::RING_SIZES;
+    if !config.ring.is_power_of_two() || !sizes.contains(&config.ring) {
+        let allowed = format!("a power of two from {} to {}", sizes.start(), sizes.end());
+        return refuse(format!("ring={} is not possible", config.ring), allowed);
+    }
+    if config.fill == Some(0) {
+        return refuse("fill=0 is not possible".to_owned(), "1 or more frames".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! Opening a port: look, bind, fill, map, attach; and back again if a step fails.
+//!
+//! Owns: the order of the steps. Never does: move packets. Invariant: the XDP program is attached only after
+//! every socket is bound, filled and in its map.
+
+use std::{
+    os::fd::AsFd,
+    sync::{Arc, Weak},
+};
+
+use sheafio_core::{Queue, QueueCounters};
+use sheafio_mempool::{Mempool, PoolCache, PoolError};
+
+use super::{
+    AfXdpPort, AfXdpQueue, Config, CopyMode, Mode,
+    config::check,
+    interface::{self, Interface},
+    kernel::LinuxKernel,
+    program::{Attachment, Other, Program},
+    queue::XskQueue,
+    rings,
+    socket::{Socket, Umem},
+};
+use crate::DriverError;
+
+/// Bytes before the payload that the MTU does not count (IEEE 802.3), without a VLAN tag.
+const ETHERNET_HEADER_BYTES: u32 = 14;
+
+/// Opens queue 0 of an interface with the defaults of [`Config`].
+///
+/// # Errors
+/// As [`open_with`].
+pub fn open(interface: &str, pool: &'static Mempool) -> Result<AfXdpPort, DriverError> {
+    open_with(interface, &Config::default(), pool)
+}
+
+/// Opens queues of an interface. With `Auto` modes the best that works is taken;
+/// [`AfXdpPort::mode`], [`AfXdpPort::zero_copy`] and [`AfXdpPort::warnings`] say which and why.
+///
+/// # Errors
+/// Each [`DriverError`] names the interface, what was asked, what is possible and the remedy.
+pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Result<AfXdpPort, DriverError> {
+    check(interface, config)?;
+    let missing = interface::missing_capabilities();
+    if !missing.is_empty() {
+        return Err(DriverError::Rights {
+            interface: interface.to_owned(),
+            missing: missing.join(", "),
+            missing_setcap: missing.join(",").to_lowercase(),
+        });
+    }
+    let interface = Interface::lookup(interface)?;
+    check_queues(&interface, config)?;
+    let mut warnings = warnings_of(&interface, pool.geometry().data_bytes());
+    if !config.force
+        && let Some(other) = Other::on(&interface)
+    {
+        return Err(other.refuse(&interface));
+    }
+
+    let program = Program::load(&interface, config.start + config.queues)?;
+    let first = if config.mode == Mode::Auto { Mode::Native } else { config.mode };
+    let (serving, mode) = match serve(&interface, config, pool, &program, first, &mut warnings) {
+        Ok(serving) => (serving, first),
+        Err(error @ DriverError::Attach { .. }) if config.mode == Mode::Auto => {
+            // Everything is made anew: sockets that were bound for native mode may be zero-copy.
+            warnings.push(format!("{error}; goes on in generic mode, which is slower"));
+            (serve(&interface, config, pool, &program, Mode::Generic, &mut warnings)?, Mode::Generic)
+        }
+        Err(error) => return Err(error),
+    };
+    let Serving { queues, statistics, attachment, zero_copy } = serving;
+    let queues = queues.into_iter().map(Some).collect();
+    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, statistics, attachment })
+}
+
+/// Queues that get packets.
+struct Serving {
+    queues: Vec<AfXdpQueue>,
+    statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
+    attachment: Weak<Attachment>,
+    zero_copy: bool,
+}
+
+/// Binds a socket to each queue, fills the fill rings, puts the sockets into the program's map, and
+/// attaches it: so the first packet finds a frame. With `force`, a program that is in the way is taken
+/// off just before: not before the queues are known to be free. If a step fails, all is undone.
+fn serve(
+    interface: &Interface,
+    config: &Config,
+    pool: &'static Mempool,
+    program: &Program,
+    mode: Mode,
+    warnings: &mut Vec<String>,
+) -> Result<Serving, DriverError> {
+    // Generic mode reaches no zero-copy queue: its packets come from the kernel's own buffers.
+    let copy = match (mode, config.copy) {
+        (Mode::Generic, CopyMode::Auto) => CopyMode::Copy,
+        (_, copy) => copy,
+    };
+    let numbers = config.start..config.start + config.queues;
+    let mut sockets: Vec<(Arc<Socket>, rings::Rings)> = Vec::new();
+    for queue in numbers.clone() {
+        let umem = sockets.first().map_or(Umem::Register, |(first, _)| Umem::Share(first));
+        let (socket, rings) = Socket::open(interface, queue, pool.geometry(), &umem, config.ring, copy)?;
+        sockets.push((Arc::new(socket), rings));
+    }
+    let zero_copy = sockets.iter().all(|(socket, _)| socket.zero_copy);
+    let in_map = numbers.clone().zip(sockets.iter().map(|(socket, _)| socket.as_fd()));
+    let attachment = Arc::new(program.serve(interface, in_map)?);
+
+    let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues).min(config.ring);
+    let (mut queues, mut statistics) = (Vec::new(), Vec::new());
+    for (number, (socket, rings)) in numbers.zip(sockets) {
+        let mut cache = cache_of(pool, &config.cpus, number - config.start)?;
+        let weak = Arc::downgrade(&socket);
+        let kernel = LinuxKernel::new(socket, attachment.clone(), number, interface.index);
+        let mut queue = XskQueue::new(pool, rings, kernel, fill);
+        queue.refill(&mut cache);
+        statistics.push((weak, queue.counters().clone()));
+        queues.push(queue);
+    }
+
+    if config.force
+        && let Some(other) = Other::on(interface)
+    {
+        other.detach(interface).map_err(|_| other.refuse(interface))?;
+        warnings.push(format!("{}: took off XDP program {other}", interface.name));
+    }
+    program.attach(&attachment, interface, mode)?;
+    Ok(Serving { queues, statistics, attachment: Arc::downgrade(&attachment), zero_copy })
+}
+
+/// A pool cache near the lcore that will serve a queue, the n-th of its port.
+pub(crate) fn cache_of(pool: &'static Mempool, cpus: &[u32], nth: u32) -> Result<PoolCache, PoolError> {
+    match cpus.get(nth as usize % cpus.len().max(1)) {
+        Some(cpu) => pool.cache_on(*cpu),
+        None => pool.cache(),
+    }
+}
+
+fn check_queues(interface: &Interface, config: &Config) -> Result<(), DriverError> {
+    let wanted = config.start + config.queues;
+    if wanted <= interface.rx_queues {
+        return Ok(());
+    }
+    Err(DriverError::Queues {
+        interface: interface.name.clone(),
+        first: config.start,
+        last: wanted - 1,
+        present: interface.rx_queues,
+        max: interface.rx_queues - 1,
+        wanted,
+    })
+}
+
+fn warnings_of(interface: &Interface, data_bytes: u32) -> Vec<String> {
+    let name = &interface.name;
+    let mut warnings = Vec::new();
+    if interface.has_default_route {
+        warnings.push(format!(
+            "{name}: the default route leads through this interface; the kernel (and a remote login) will get no \
+             packet from the opened queues until this ends"
+        ));
+    }
+    let largest = interface.mtu + ETHERNET_HEADER_BYTES;
+    if largest > data_bytes {
+        warnings.push(format!(
+            "{name}: at MTU {} packets have up to {largest} bytes, but a frame holds {data_bytes}: larger ones are \
+             dropped (rx_too_large). Use frames of 4096 bytes (--frame-size 4096), or: ip link set dev {name} mtu {}",
+            interface.mtu,
+            data_bytes - ETHERNET_HEADER_BYTES
+        ));
+    }
+    if !interface.is_up {
+        warnings.push(format!("{name}: the link is down; packets come after: ip link set dev {name} up"));
+    }
+    warnings
+}
