@@ -32,7 +32,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
 
 fn forward(from: &mut impl Queue, to: &mut impl Queue, cache: &mut PoolCache, burst: &mut Burst) -> usize {
     let received = from.rx_burst(cache, burst);
-    for frame in burst.iter_mut() {
+    for frame in burst.heads_mut() {
         frame[..12].rotate_left(6); // Received frames have at least an Ethernet header.
     }
     to.tx_or_drop(cache, burst); // TX ring full: the rest is dropped and counted.

@@ -27,7 +27,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut burst = Burst::new();
     Lcore::pin(cpu.parse()?)?.run(pool, |cache| {
         let received = queue.rx_burst(cache, &mut burst);
-        burst.retain(cache, |frame| turn_round(frame).is_some());
+        burst.retain_packets(cache, |packet| packet.len() == 1 && turn_round(&mut packet[0]).is_some());
         queue.tx_or_drop(cache, &mut burst);
         received
     })?;

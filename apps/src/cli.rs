@@ -92,14 +92,16 @@ pub(crate) struct FwdArgs {
 
 const AFTER_HELP: &str = "\
 Keys of a PORT, with their defaults:
-  eth0, af_xdp:eth0   queues=1, start=0, mode=auto|native|generic, copy=auto|copy|zerocopy, force=no|yes,
+  eth0, af_xdp:eth0   queues=1, start=0, mode=auto|native|generic, copy=auto|copy|zerocopy,
+                      frags=auto|yes|no (packets in several frames; auto: if one of the MTU does not fit into one),
                       ring=2048 (slots of each ring, a power of two, 64 to 32768; fewer if the pool is small),
-                      fill=N (frames kept ready for reception; as many as ring)
+                      fill=N (frames kept ready for reception; as many as ring), force=no|yes
   ring:a              size=1024 (slots, a power of two); name it twice for its two ends
   null:0              queues=1, len=64 (bytes, 14 to 1728)
-  sim:0               queues=1, seed=1, packets=N (that arrive; endless), len=64 (bytes, 60 to 1728), ring=2048,
-                      fill=N, budget=32 (packets sent for one kick), remove_at=N (packets, then the device
-                      vanishes), faults=none|all|wakeup+late+reorder+full
+  sim:0               queues=1, seed=1, packets=N (that arrive; endless), len=64 (bytes, from 60 on), ring=2048,
+                      frags=no|yes (packets in several frames), fill=N, budget=32 (packets sent for one kick),
+                      remove_at=N (packets, then the device vanishes),
+                      faults=none|all|wakeup+late+reorder+full
 
 Exit code: 0; 1 if frames were lost in the end; 2 if it could not start.
 
@@ -108,6 +110,7 @@ With --json, one object a second and a last one with \"final\": true:
   ports[]           name; rx_packets, rx_bytes, tx_packets, tx_bytes: totals; rx_pps, tx_pps: packets/s
                     in this second (final: over the whole run); drops: totals by reason:
                       tx_full, tx_empty, device_gone   not sent: TX ring full, no bytes, device gone
+                      tx_too_large, tx_no_end          not sent: more frames than the port can, end of packet missing
                       tx_unsent, tx_invalid            given to the kernel and not sent: at close, refused
                       rx_no_frame, rx_ring_full, rx_too_large   lost by the kernel before they were received
                       rx_invalid, rx_unread            descriptor not in one frame; in the RX ring at close

@@ -12,15 +12,20 @@ use sheafio_mempool::sync::{AtomicU64, Ordering, add};
 pub enum DropReason {
     /// The TX ring was full when the packet was to be sent.
     TxFull,
-    /// The packet that was to be sent had no bytes.
+    /// The packet that was to be sent, or one of its frames, had no bytes.
     TxEmpty,
+    /// The packet that was to be sent has more frames than the port can send of one packet: 1 where it has no
+    /// support for packets in several frames (multi-buffer).
+    TxTooLarge,
+    /// The burst ended within the packet: its last frame says that it continues.
+    TxNoEnd,
     /// The device was gone or its socket dead when the packet was to be sent.
     DeviceGone,
     /// The packet lay in the TX ring when the port closed and was not sent.
     TxUnsent,
     /// The kernel refused the TX descriptor (`tx_invalid_descs` of `struct xdp_statistics`).
     TxInvalid,
-    /// A received descriptor did not lie within one frame.
+    /// A received descriptor did not lie within one frame, or the packet had more frames than a burst can hold.
     RxInvalid,
     /// The kernel found no frame in the fill ring (`rx_fill_ring_empty_descs`).
     RxNoFrame,
@@ -38,9 +43,11 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::TxFull,
         Self::TxEmpty,
+        Self::TxTooLarge,
+        Self::TxNoEnd,
         Self::DeviceGone,
         Self::TxUnsent,
         Self::TxInvalid,
@@ -58,6 +65,8 @@ impl DropReason {
         match self {
             Self::TxFull => "tx_full",
             Self::TxEmpty => "tx_empty",
+            Self::TxTooLarge => "tx_too_large",
+            Self::TxNoEnd => "tx_no_end",
             Self::DeviceGone => "device_gone",
             Self::TxUnsent => "tx_unsent",
             Self::TxInvalid => "tx_invalid",

@@ -12,11 +12,13 @@ use crate::{DropReason, QueueCounters};
 /// Call both `rx_burst` and `tx_burst` in every poll, also with an empty burst: `tx_burst` is where
 /// completed frames come back and where a kernel that still has packets to send is kicked.
 pub trait Queue: Send {
-    /// Receives packets to the end of `burst`, within its limit. Returns how many.
+    /// Receives packets to the end of `burst`, within its limit of frames; only the last packet may go over it,
+    /// if it has several frames: packets are never cut. Returns how many packets.
     fn rx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize;
 
-    /// Sends packets from the front of `burst` and removes them from it. Returns how many; what the
-    /// TX ring has no room for stays in the burst.
+    /// Sends packets from the front of `burst` and removes them from it. Returns how many packets; what the
+    /// TX ring has no room for stays in the burst, whole packets of it. What could never be sent is freed and
+    /// counted ([`DropReason::TxTooLarge`], [`DropReason::TxEmpty`], [`DropReason::TxNoEnd`]).
     fn tx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize;
 
     /// What this queue has counted.
@@ -38,7 +40,8 @@ pub trait Queue: Send {
     fn tx_or_drop(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
         let sent = self.tx_burst(cache, burst);
         if !burst.is_empty() {
-            let dropped = cache.free_burst(burst);
+            let dropped = burst.packet_count();
+            cache.free_burst(burst);
             self.counters().add_drops(DropReason::TxFull, dropped as u64);
         }
         sent

@@ -3,7 +3,7 @@
 //! Owns: the frames that are on their way. Never does: copy a packet. Invariant: a frame that was
 //! sent is received once, or given back by the end that closes last.
 
-use std::sync::Arc;
+use std::{mem::MaybeUninit, sync::Arc};
 
 use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
 use sheafio_mempool::{
@@ -52,17 +52,38 @@ impl RingQueue {
 
     /// Gives back what came and was not received.
     fn drop_unread(&mut self, cache: &mut PoolCache) -> u64 {
-        let unread = self.incoming.available(usize::MAX);
-        let mut bytes = 0;
-        self.incoming.read_each(unread, |_, frame| {
+        let frames = self.incoming.available(usize::MAX);
+        let (mut bytes, mut packets) = (0, 0);
+        self.incoming.read_each(frames, |_, frame| {
             bytes += frame.len() as u64;
+            packets += u64::from(!frame.continues());
             cache.free(frame);
         });
         self.incoming.release();
-        self.counters.add_rx(unread as u64, bytes);
-        self.counters.add_held(-(unread as i64));
-        self.counters.add_drops(DropReason::RxUnread, unread as u64);
-        unread as u64
+        self.counters.add_rx(packets, bytes);
+        self.counters.add_held(-(frames as i64));
+        self.counters.add_drops(DropReason::RxUnread, packets);
+        frames as u64
+    }
+
+    /// How many frames at the front of a burst are whole packets and fit into `room`. Packets that could
+    /// never be sent, for want of an end or of slots, are freed and counted.
+    #[cold]
+    fn whole_packets(&mut self, cache: &mut PoolCache, burst: &mut Burst, room: usize) -> usize {
+        let (most, counters) = (self.outgoing.slots() as usize, &self.counters);
+        burst.retain_packets(cache, |packet| {
+            let reason = if packet.last().is_some_and(Frame::continues) {
+                DropReason::TxNoEnd
+            } else if packet.len() > most {
+                DropReason::TxTooLarge
+            } else {
+                return true;
+            };
+            counters.add_drops(reason, 1);
+            false
+        });
+        let room = room.min(burst.len());
+        burst[..room].iter().rposition(|frame| !frame.continues()).map_or(0, |last| last + 1)
     }
 }
 
@@ -72,49 +93,62 @@ impl Queue for RingQueue {
         if self.closed {
             return 0;
         }
-        let spare = burst.spare();
-        let received = self.incoming.available(spare.len());
-        if received == 0 {
+        let limit = burst.room();
+        let spare = burst.spare_over_limit();
+        let mut frames = self.incoming.available(limit);
+        if frames == 0 {
             return 0; // Without a store to the line that both ends read.
         }
-        let mut bytes = 0;
-        self.incoming.read_each(received, |at, frame| {
+        let (mut bytes, mut continued, mut continues) = (0, 0, false);
+        self.incoming.read_each(frames, |at, frame| {
             bytes += frame.len() as u64;
+            continues = frame.continues();
+            continued += usize::from(continues);
             spare[at].write(frame);
         });
+        if continues {
+            (frames, continued, bytes) = end_of_packet(&mut self.incoming, spare, frames);
+        }
         self.incoming.release();
-        // SAFETY: the first `received` spare entries were written just above.
-        unsafe { burst.commit(received) };
+        // SAFETY: the first `frames` spare entries were written just above.
+        unsafe { burst.commit(frames) };
+        let received = frames - continued;
         self.counters.add_rx(received as u64, bytes);
-        self.counters.add_held(-(received as i64));
+        self.counters.add_held(-(frames as i64));
         received
     }
 
     #[inline]
     fn tx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
         if self.closed || self.is_alone() {
-            let dropped = cache.free_burst(burst);
-            self.counters.add_drops(DropReason::DeviceGone, dropped as u64);
+            self.counters.add_drops(DropReason::DeviceGone, burst.packet_count() as u64);
+            cache.free_burst(burst);
             return 0;
         }
         // What enters the ring can leave it: the end that closes last frees it with a cache of this pool.
         let geometry = self.pool.geometry();
         let addrs = burst.iter().fold(0, |addrs, frame| addrs | geometry.addr(frame));
         assert!(geometry.contains(addrs), "a frame of another pool was given to tx_burst");
-        let sent = self.outgoing.free(burst.len());
-        if sent == 0 {
+        let room = self.outgoing.free(burst.len());
+        let frames = match room.checked_sub(1) {
+            Some(last) if burst[last].continues() => self.whole_packets(cache, burst, room),
+            _ => room,
+        };
+        if frames == 0 {
             return 0;
         }
-        let mut bytes = 0;
-        self.outgoing.write_each(sent, |at| {
+        let (mut bytes, mut continued) = (0, 0);
+        self.outgoing.write_each(frames, |at| {
             bytes += burst[at].len() as u64;
+            continued += usize::from(burst[at].continues());
             // SAFETY: the frame moves from the burst to the ring: the burst forgets it just below.
             unsafe { std::ptr::read(&raw const burst[at]) }
         });
-        burst.forget_front(sent);
+        burst.forget_front(frames);
         self.outgoing.publish();
+        let sent = frames - continued;
         self.counters.add_tx(sent as u64, bytes);
-        self.counters.add_held(sent as i64);
+        self.counters.add_held(frames as i64);
         sent
     }
 
@@ -136,20 +170,47 @@ impl Queue for RingQueue {
         // other way round. Once it has announced itself, an end touches nothing unless it is the last.
         if self.closes.fetch_add(1, Ordering::AcqRel) == 1 {
             returned += self.drop_unread(cache);
-            let mut unsent = 0;
+            let (mut frames, mut unsent) = (0, 0);
             // SAFETY: the other end has closed and reads no more.
             unsafe {
                 self.outgoing.take_back(|frame| {
+                    unsent += u64::from(!frame.continues());
+                    frames += 1;
                     cache.free(frame);
-                    unsent += 1;
                 });
             }
             self.counters.add_drops(DropReason::TxUnsent, unsent);
-            self.counters.add_held(-(unsent as i64));
-            returned += unsent;
+            self.counters.add_held(-(frames as i64));
+            returned += frames;
         }
         Closed { returned, retired: 0 }
     }
+}
+
+/// Reads on to the end of the last packet, over the burst's limit; what is not whole even so, for want of room,
+/// goes back into the ring. Returns the frames of whole packets, how many of them continue, and their bytes.
+#[cold]
+fn end_of_packet(
+    incoming: &mut Consumer<Frame>,
+    spare: &mut [MaybeUninit<Frame>],
+    mut frames: usize,
+) -> (usize, usize, u64) {
+    // SAFETY: the caller has written that many entries; a reference to them does not move them.
+    let is_whole =
+        |spare: &[MaybeUninit<Frame>], at: usize| unsafe { !spare[at].assume_init_ref().continues() };
+    while !is_whole(spare, frames - 1) && frames < spare.len() && incoming.available(1) == 1 {
+        incoming.read_each(1, |_, frame| _ = spare[frames].write(frame));
+        frames += 1;
+    }
+    let (mut continued, mut bytes) = (0, 0);
+    let whole = (0..frames).rev().find(|at| is_whole(spare, *at)).map_or(0, |last| last + 1);
+    for at in 0..whole {
+        continued += usize::from(!is_whole(spare, at));
+        // SAFETY: as above.
+        bytes += unsafe { spare[at].assume_init_ref() }.len() as u64;
+    }
+    incoming.unread(frames - whole); // The entries behind are not committed, and so forgotten.
+    (whole, continued, bytes)
 }
 
 impl Drop for RingQueue {

@@ -190,14 +190,14 @@ impl Kind {
     fn keys(&self) -> &'static str {
         match self {
             Self::AfXdp(_) => {
-                "queues=N, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, ring=SLOTS, fill=FRAMES, \
-                 force=yes|no"
+                "queues=N, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, frags=auto|yes|no, \
+                 ring=SLOTS, fill=FRAMES, force=yes|no"
             }
             Self::Ring { .. } => "size=SLOTS",
             Self::Null { .. } => "queues=N, len=BYTES",
             Self::Sim(_) => {
-                "queues=N, seed=N, packets=N, len=BYTES, ring=SLOTS, fill=FRAMES, budget=N, faults=NAME+NAME, \
-                 remove_at=N"
+                "queues=N, seed=N, packets=N, len=BYTES, frags=yes|no, ring=SLOTS, fill=FRAMES, budget=N, \
+                 faults=NAME+NAME, remove_at=N"
             }
         }
     }
@@ -217,6 +217,10 @@ impl Kind {
                 use af_xdp::CopyMode::{Auto, Copy, ZeroCopy};
                 config.copy = choice(value, &[("auto", Auto), ("copy", Copy), ("zerocopy", ZeroCopy)])?;
             }
+            (Self::AfXdp(config), "frags") => {
+                use af_xdp::Frags::{Auto, No, Yes};
+                config.frags = choice(value, &[("auto", Auto), ("yes", Yes), ("no", No)])?;
+            }
             (Self::AfXdp(config), "ring") => config.ring = slots(af_xdp::Config::RING_SIZES)?,
             (Self::AfXdp(config), "fill") => config.fill = Some(small(1..=32_768)?),
             (Self::AfXdp(config), "force") => config.force = choice(value, &[("yes", true), ("no", false)])?,
@@ -227,7 +231,8 @@ impl Kind {
             (Self::Null { len_bytes, .. }, "len") => *len_bytes = small(14..=1728)?,
             (Self::Sim(config), "seed") => config.seed = number(0..=u64::MAX)?,
             (Self::Sim(config), "packets") => config.packets = number(0..=u64::MAX)?,
-            (Self::Sim(config), "len") => config.len_bytes = small(60..=1728)?,
+            (Self::Sim(config), "len") => config.len_bytes = small(60..=65_535)?,
+            (Self::Sim(config), "frags") => config.frags = choice(value, &[("yes", true), ("no", false)])?,
             (Self::Sim(config), "ring") => config.ring = slots(1..=32_768)?,
             (Self::Sim(config), "fill") => config.fill = Some(small(1..=32_768)?),
             (Self::Sim(config), "budget") => config.tx_budget = small(1..=32_768)?,

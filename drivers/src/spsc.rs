@@ -294,6 +294,26 @@ impl<T> Consumer<T> {
         self.next = self.next.wrapping_add(count as u32);
     }
 
+    /// Number of slots.
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> u32 {
+        self.ring.size
+    }
+
+    /// Consumes the next `count` values, which were peeked at. Their slots are the producer's after `release`.
+    #[inline(always)]
+    pub(crate) fn skip(&mut self, count: usize) {
+        debug_assert!(count as u32 <= self.seen_producer.wrapping_sub(self.next));
+        self.next = self.next.wrapping_add(count as u32);
+    }
+
+    /// Goes back to before the last `count` values that were read since the last `release`; whoever read them
+    /// must forget them.
+    #[inline]
+    pub(crate) fn unread(&mut self, count: usize) {
+        self.next = self.next.wrapping_sub(count as u32);
+    }
+
     /// Gives the slots read so far back to the producer.
     #[inline(always)]
     pub(crate) fn release(&mut self) {

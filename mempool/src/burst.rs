@@ -2,6 +2,14 @@
 //!
 //! Owns: up to [`Burst::MAX`] frames, in place. Never does: allocate, free on its own.
 //! Invariant: the first `len` entries are frames that the burst owns.
+//!
+//! A packet that is larger than a frame is a run of frames, all but the last of which say that it
+//! [continues](Frame::continues):
+//!
+//! ```text
+//!   frames     | A  | B> | B> | B  | C  |     > continues
+//!   packets    | 0  | 1            | 2  |
+//! ```
 
 use std::{
     mem::MaybeUninit,
@@ -83,7 +91,8 @@ impl Burst {
         Some(unsafe { self.frames[self.len as usize].assume_init_read() })
     }
 
-    /// Keeps the frames for which `keep` says true, in order, and frees the others.
+    /// Keeps the frames for which `keep` says true, in order, and frees the others. Where packets may be
+    /// larger than a frame, use [`retain_packets`](Self::retain_packets), which does not take them apart.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn retain(&mut self, cache: &mut PoolCache, mut keep: impl FnMut(&mut Frame) -> bool) {
@@ -105,6 +114,63 @@ impl Burst {
         self.len = kept as u32;
     }
 
+    /// Keeps the packets for which `keep` says true, in order, and frees the others. `keep` gets all
+    /// frames of a packet, one or more.
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn retain_packets(&mut self, cache: &mut PoolCache, mut keep: impl FnMut(&mut [Frame]) -> bool) {
+        let len = self.len as usize;
+        // As in `retain`: a panic in `keep` leaks frames, and doubles none.
+        self.len = 0;
+        let (mut start, mut kept) = (0, 0);
+        while start < len {
+            // SAFETY: entries below the old length are the burst's frames, and none of them at `start`
+            // or behind has been moved yet.
+            let rest = unsafe {
+                slice::from_raw_parts_mut(self.frames.as_mut_ptr().add(start).cast::<Frame>(), len - start)
+            };
+            let count = first_packet(rest);
+            let is_kept = keep(&mut rest[..count]);
+            for at in start..start + count {
+                // SAFETY: as above; each is moved out once.
+                let frame = unsafe { self.frames[at].assume_init_read() };
+                if is_kept {
+                    self.frames[kept].write(frame);
+                    kept += 1;
+                } else {
+                    cache.free(frame);
+                }
+            }
+            start += count;
+        }
+        self.len = kept as u32;
+    }
+
+    /// The packets, each as its frames: one, or more of a large packet.
+    #[inline]
+    pub fn packets(&self) -> impl Iterator<Item = &[Frame]> {
+        self.chunk_by(|frame, _| frame.continues())
+    }
+
+    /// As [`packets`](Self::packets), to be changed.
+    #[inline]
+    pub fn packets_mut(&mut self) -> impl Iterator<Item = &mut [Frame]> {
+        self.chunk_by_mut(|frame, _| frame.continues())
+    }
+
+    /// The first frame of each packet: where its headers are.
+    #[inline]
+    pub fn heads_mut(&mut self) -> impl Iterator<Item = &mut Frame> {
+        let mut is_head = true;
+        self.iter_mut().filter(move |frame| std::mem::replace(&mut is_head, !frame.continues()))
+    }
+
+    /// How many packets end in this burst; as many as frames, unless some are larger than a frame.
+    #[inline]
+    pub fn packet_count(&self) -> usize {
+        self.iter().filter(|frame| !frame.continues()).count()
+    }
+
     /// The unused entries below the limit, for a driver to write frames to.
     #[inline(always)]
     pub fn spare(&mut self) -> &mut [MaybeUninit<Frame>] {
@@ -112,13 +178,21 @@ impl Burst {
         &mut self.frames[len.min(limit)..limit]
     }
 
+    /// All unused entries: a driver may go over the limit so as not to cut a packet that is larger than a
+    /// frame.
+    #[inline]
+    pub fn spare_over_limit(&mut self) -> &mut [MaybeUninit<Frame>] {
+        &mut self.frames[self.len as usize..]
+    }
+
     /// Counts `count` frames that were written to [`spare`](Self::spare) as the burst's own.
     ///
     /// # Safety
-    /// The first `count` entries of `spare()` must have been initialised with owned frames.
+    /// The first `count` entries of `spare_over_limit()`, which are those of `spare()`, must have been
+    /// initialised with owned frames.
     #[inline(always)]
     pub unsafe fn commit(&mut self, count: usize) {
-        debug_assert!(count <= self.room());
+        debug_assert!(count <= Self::MAX - self.len as usize);
         self.len += count as u32;
     }
 
@@ -140,6 +214,11 @@ impl Burst {
         }
         self.len = (len - count) as u32;
     }
+}
+
+/// How many of the frames belong to the first packet; all of them, if it has no end.
+fn first_packet(frames: &[Frame]) -> usize {
+    frames.iter().position(|frame| !frame.continues()).map_or(frames.len(), |last| last + 1)
 }
 
 impl Default for Burst {

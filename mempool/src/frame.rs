@@ -54,6 +54,8 @@ const SIZE_SHIFT: u32 = 32;
 const FLAGS_SHIFT: u32 = 48;
 /// The packet goes on in the next frame of the burst.
 const CONTINUES: u64 = 1 << FLAGS_SHIFT;
+/// No flag: what [`Frame::marks`] says of a frame without bytes.
+const EMPTY: u64 = 1 << 63;
 
 // SAFETY: a frame owns its chunk alone; the chunk is plain memory that any thread may access.
 unsafe impl Send for Frame {}
@@ -67,6 +69,11 @@ pub(crate) const fn meta(len: u16, headroom: u16, size: u16) -> u64 {
 }
 
 impl Frame {
+    /// The bit of [`marks`](Self::marks) that a frame has whose packet goes on in the next one.
+    pub const CONTINUES: u64 = CONTINUES;
+    /// The bit of [`marks`](Self::marks) that a frame without bytes has.
+    pub const EMPTY: u64 = EMPTY;
+
     /// Makes the handle of a chunk.
     ///
     /// # Safety
@@ -78,6 +85,14 @@ impl Frame {
         let frame = Self { data, meta };
         debug_assert!(frame.headroom() + frame.len_bytes() <= frame.size());
         frame
+    }
+
+    /// What a driver must look at before it sends: bit 63 is set if the frame has no bytes, [`Frame::CONTINUES`]
+    /// if its packet goes on in the next one; the other bits mean nothing. The bitwise or of many frames tells
+    /// of all at once.
+    #[inline(always)]
+    pub fn marks(&self) -> u64 {
+        (self.len_bytes() as u64).wrapping_sub(1) | self.meta
     }
 
     #[inline(always)]

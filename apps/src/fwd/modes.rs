@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheafio_core::Queue;
+use sheafio_core::{DropReason, Queue};
 use sheafio_mempool::{Burst, Frame, PoolCache};
 
 use super::{
@@ -101,8 +101,8 @@ fn within(
 fn forward(mode: Mode, from: &mut End, to: &mut End, cache: &mut PoolCache, burst: &mut Burst) -> usize {
     let received = from.queue.rx_burst(cache, burst);
     match mode {
-        Mode::Mac => burst.iter_mut().for_each(|frame| set_macs(frame, to)),
-        Mode::Macswap => burst.iter_mut().for_each(swap_macs),
+        Mode::Mac => burst.heads_mut().for_each(|frame| set_macs(frame, to)),
+        Mode::Macswap => burst.heads_mut().for_each(swap_macs),
         _ => {}
     }
     to.queue.tx_or_drop(cache, burst);
@@ -113,17 +113,18 @@ fn forward(mode: Mode, from: &mut End, to: &mut End, cache: &mut PoolCache, burs
 #[inline]
 fn answer(mode: Mode, end: &End, cache: &mut PoolCache, burst: &mut Burst) {
     match mode {
-        Mode::Mac => burst.iter_mut().for_each(|frame| set_macs(frame, end)),
-        Mode::Macswap => burst.iter_mut().for_each(swap_macs),
+        Mode::Mac => burst.heads_mut().for_each(|frame| set_macs(frame, end)),
+        Mode::Macswap => burst.heads_mut().for_each(swap_macs),
         Mode::Rxonly => _ = cache.free_burst(burst),
         Mode::Icmpecho => {
             let (counters, mac) = (end.queue.counters(), end.mac);
-            burst.retain(cache, |frame| match icmpecho::answer(frame, mac) {
-                Ok(()) => true,
-                Err(reason) => {
-                    counters.add_drops(reason, 1);
-                    false
-                }
+            burst.retain_packets(cache, |packet| {
+                // A ping that is larger than a frame is not answered.
+                let answered = match packet {
+                    [frame] => icmpecho::answer(frame, mac),
+                    _ => Err(DropReason::NotForUs),
+                };
+                answered.map_err(|reason| counters.add_drops(reason, 1)).is_ok()
             });
         }
         Mode::Io | Mode::Txonly => {}

@@ -51,6 +51,29 @@ impl CopyMode {
     }
 }
 
+/// Whether a packet may lie in several frames (multi-buffer, `XDP_USE_SG`, Linux 6.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Frags {
+    /// If a packet of the interface's MTU does not fit into one frame, and kernel and driver can do it.
+    #[default]
+    Auto,
+    /// Yes, or opening fails.
+    Yes,
+    /// No: larger packets are dropped and counted.
+    No,
+}
+
+impl Frags {
+    /// The name in a port specification.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Yes => "yes",
+            Self::No => "no",
+        }
+    }
+}
+
 /// How to open a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -62,6 +85,8 @@ pub struct Config {
     pub mode: Mode,
     /// Whether packets are copied.
     pub copy: CopyMode,
+    /// Whether a packet may lie in several frames.
+    pub frags: Frags,
     /// Slots of each of the four rings: a power of two, [`Config::RING_SIZES`].
     pub ring: u32,
     /// Frames that a queue keeps ready for reception, at most the ring's slots. `None`: a quarter of
@@ -86,6 +111,7 @@ impl Default for Config {
             queues: 1,
             mode: Mode::Auto,
             copy: CopyMode::Auto,
+            frags: Frags::Auto,
             ring: 2048,
             fill: None,
             force: false,

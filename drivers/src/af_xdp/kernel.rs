@@ -50,6 +50,10 @@ impl Kernel for LinuxKernel {
         self.socket.as_ref().is_some_and(|socket| socket.sends_all)
     }
 
+    fn frames_a_packet(&self) -> usize {
+        self.socket.as_ref().map_or(1, |socket| socket.frames_a_packet)
+    }
+
     fn wait_fd(&self) -> Option<RawFd> {
         self.socket.as_ref().map(|socket| socket.as_fd().as_raw_fd())
     }

@@ -24,7 +24,7 @@ use sheafio_core::{Queue, QueueCounters, interface_numa_node};
 
 pub(crate) use self::open::cache_of;
 pub use self::{
-    config::{Config, CopyMode, Mode},
+    config::{Config, CopyMode, Frags, Mode},
     open::{open, open_with},
 };
 use self::{interface::Interface, kernel::LinuxKernel, program::Attachment, queue::XskQueue, socket::Socket};

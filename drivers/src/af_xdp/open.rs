@@ -12,14 +12,14 @@ use sheafio_core::{Queue, QueueCounters};
 use sheafio_mempool::{Mempool, PoolCache, PoolError};
 
 use super::{
-    AfXdpPort, AfXdpQueue, Config, CopyMode, Mode,
+    AfXdpPort, AfXdpQueue, Config, CopyMode, Frags, Mode,
     config::check,
     interface::{self, Interface},
     kernel::LinuxKernel,
-    program::{Attachment, Other, Program},
+    program::{Attachment, Other, Program, zero_copy_frames},
     queue::XskQueue,
     rings,
-    socket::{Socket, Umem},
+    socket::{Ask, Socket, Umem},
 };
 use crate::DriverError;
 
@@ -51,7 +51,7 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
     }
     let interface = Interface::lookup(interface)?;
     check_queues(&interface, config)?;
-    let mut warnings = warnings_of(&interface, pool.geometry().data_bytes());
+    let mut warnings = warnings_of(&interface);
     if !config.force
         && let Some(other) = Other::on(&interface)
     {
@@ -98,14 +98,27 @@ fn serve(
         (Mode::Generic, CopyMode::Auto) => CopyMode::Copy,
         (_, copy) => copy,
     };
+    let largest = interface.mtu + ETHERNET_HEADER_BYTES;
+    let frags = match config.frags {
+        Frags::Auto if largest <= pool.geometry().data_bytes() => Frags::No,
+        frags => frags,
+    };
+    let ask = Ask { ring: config.ring, copy, frags, driver_frames: zero_copy_frames(interface) };
     let numbers = config.start..config.start + config.queues;
     let mut sockets: Vec<(Arc<Socket>, rings::Rings)> = Vec::new();
     for queue in numbers.clone() {
         let umem = sockets.first().map_or(Umem::Register, |(first, _)| Umem::Share(first));
-        let (socket, rings) = Socket::open(interface, queue, pool.geometry(), &umem, config.ring, copy)?;
+        let (socket, rings) = Socket::open(interface, queue, pool.geometry(), &umem, ask)?;
         sockets.push((Arc::new(socket), rings));
     }
     let zero_copy = sockets.iter().all(|(socket, _)| socket.zero_copy);
+    let frags = sockets.iter().all(|(socket, _)| socket.frames_a_packet > 1);
+    if !frags && largest > pool.geometry().data_bytes() {
+        let warning = too_large(interface, config.frags, pool.geometry().data_bytes());
+        if !warnings.contains(&warning) {
+            warnings.push(warning); // Not once more in generic mode.
+        }
+    }
     let in_map = numbers.clone().zip(sockets.iter().map(|(socket, _)| socket.as_fd()));
     let attachment = Arc::new(program.serve(interface, in_map)?);
 
@@ -154,7 +167,7 @@ fn check_queues(interface: &Interface, config: &Config) -> Result<(), DriverErro
     })
 }
 
-fn warnings_of(interface: &Interface, data_bytes: u32) -> Vec<String> {
+fn warnings_of(interface: &Interface) -> Vec<String> {
     let name = &interface.name;
     let mut warnings = Vec::new();
     if interface.has_default_route {
@@ -163,17 +176,23 @@ fn warnings_of(interface: &Interface, data_bytes: u32) -> Vec<String> {
              packet from the opened queues until this ends"
         ));
     }
-    let largest = interface.mtu + ETHERNET_HEADER_BYTES;
-    if largest > data_bytes {
-        warnings.push(format!(
-            "{name}: at MTU {} packets have up to {largest} bytes, but a frame holds {data_bytes}: larger ones are \
-             dropped (rx_too_large). Use frames of 4096 bytes (--frame-size 4096), or: ip link set dev {name} mtu {}",
-            interface.mtu,
-            data_bytes - ETHERNET_HEADER_BYTES
-        ));
-    }
     if !interface.is_up {
         warnings.push(format!("{name}: the link is down; packets come after: ip link set dev {name} up"));
     }
     warnings
+}
+
+/// What becomes of packets that one frame can't hold, where packets in several frames are not possible.
+fn too_large(interface: &Interface, frags: Frags, data_bytes: u32) -> String {
+    let (name, mtu) = (&interface.name, interface.mtu);
+    let why = match frags {
+        Frags::No => "frags=no was asked for",
+        _ => "this kernel or driver has no packets in several frames",
+    };
+    format!(
+        "{name}: at MTU {mtu} packets have up to {} bytes, but a frame holds {data_bytes}: larger ones are dropped \
+         (rx_too_large), as {why}. Use frames of 4096 bytes (--frame-size 4096), or: ip link set dev {name} mtu {}",
+        mtu + ETHERNET_HEADER_BYTES,
+        data_bytes - ETHERNET_HEADER_BYTES
+    )
 }

@@ -175,12 +175,7 @@ impl std::fmt::Display for Other {
 impl Other {
     /// The program that is attached to an interface, if there is one.
     pub(super) fn on(interface: &Interface) -> Option<Self> {
-        let mut query = sys::bpf_xdp_query_opts {
-            sz: mem::size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
-            ..Default::default()
-        };
-        // SAFETY: the options are a valid struct of the size that they state.
-        check(unsafe { sys::bpf_xdp_query(interface.index as i32, 0, &raw mut query) }).ok()?;
+        let query = query(interface).ok()?;
         let generic = query.skb_prog_id != 0;
         let id = [query.prog_id, query.skb_prog_id, query.drv_prog_id, query.hw_prog_id]
             .into_iter()
@@ -222,6 +217,23 @@ impl Other {
         };
         check(detached).map(drop)
     }
+}
+
+/// Frames of one packet that the driver handles in zero-copy mode, at most (`xdp-zc-max-segs` of the kernel's
+/// netdev family, Linux 6.6); 1 if it does not say.
+pub(super) fn zero_copy_frames(interface: &Interface) -> usize {
+    query(interface).map_or(1, |query| query.xdp_zc_max_segs.max(1) as usize)
+}
+
+/// What the kernel says of XDP on an interface.
+fn query(interface: &Interface) -> io::Result<sys::bpf_xdp_query_opts> {
+    let mut query = sys::bpf_xdp_query_opts {
+        sz: mem::size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
+        ..Default::default()
+    };
+    // SAFETY: the options are a valid struct of the size that they state.
+    check(unsafe { sys::bpf_xdp_query(interface.index as i32, 0, &raw mut query) })?;
+    Ok(query)
 }
 
 /// `XDP_FLAGS_DRV_MODE` or `XDP_FLAGS_SKB_MODE` (linux/if_link.h).

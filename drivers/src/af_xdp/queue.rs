@@ -4,7 +4,8 @@
 //! allocate, lock, or make a system call but to wake and to kick. Invariant: frames with the kernel =
 //! `with_rx` + `with_tx`; each was taken from the pool and comes back once, or is retired.
 //!
-//! `queue/close.rs` holds the end of a queue. (A little above 400 lines: the data path reads best in one.)
+//! `queue/runs.rs` holds what is done only for packets that are larger than a frame, `queue/close.rs` the end of
+//! a queue. (A little above 400 lines: the data path reads best in one.)
 //!
 //! It is generic over the kernel: `kernel.rs` is the real one, `sim` plays it over heap memory, so
 //! tests drive this very code without root.
@@ -15,13 +16,14 @@
 //! ```
 
 mod close;
+mod runs;
 
 use std::{os::fd::RawFd, sync::Arc};
 
 use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
-use sheafio_mempool::{Burst, FrameIndex, Geometry, Mempool, PoolCache};
+use sheafio_mempool::{Burst, Frame, FrameIndex, Geometry, Mempool, PoolCache};
 
-use super::rings::{Desc, Rings};
+use super::rings::{CONTINUES, Desc, Rings};
 use crate::spsc::{Consumer, Producer};
 
 /// What the kernel says to a wake-up or kick.
@@ -50,6 +52,8 @@ pub trait Kernel: Send {
     /// Whether one kick sends all that is queued. Otherwise it sends 32 packets, and there is nothing
     /// to gain by waiting for more.
     fn sends_all_for_one_kick(&self) -> bool;
+    /// The most frames that a packet to be sent may have: 1 where large packets are not possible.
+    fn frames_a_packet(&self) -> usize;
     /// A descriptor for poll(2).
     fn wait_fd(&self) -> Option<RawFd>;
     /// Makes the device stop giving packets to this queue, for good. Returns whether it is certain
@@ -101,6 +105,8 @@ pub struct XskQueue<K: Kernel> {
     /// Calls for which the kick may still be postponed: above 0 only while bursts come full.
     postpone: u32,
     gone: bool,
+    /// [`CONTINUES`] while the rest of a packet is still to come whose beginning was dropped, else 0.
+    rest_to_drop: u32,
     /// Kicks, and wake-ups, that are left out after the kernel said [`Wake::Later`].
     kick_backoff: u32,
     wake_backoff: u32,
@@ -131,6 +137,7 @@ impl<K: Kernel> XskQueue<K> {
             kick_batch,
             postpone: 0,
             gone: false,
+            rest_to_drop: 0,
             kick_backoff: 0,
             wake_backoff: 0,
             pool,
@@ -158,8 +165,9 @@ impl<K: Kernel> XskQueue<K> {
             return;
         }
         let room = self.fill.free(missing as usize);
-        let (fill, geometry) = (&mut self.fill, self.geometry);
+        let (fill, shared) = (&mut self.fill, self.geometry);
         let taken = cache.take_with(room, |indices| {
+            let geometry = shared; // A copy that nothing points to can stay in registers.
             fill.write_each(indices.len(), |at| geometry.addr_of(FrameIndex(indices[at])));
         });
         self.fill.publish();
@@ -169,33 +177,37 @@ impl<K: Kernel> XskQueue<K> {
 
     /// Moves received packets from the RX ring to the burst.
     #[inline(always)]
-    fn receive(&mut self, burst: &mut Burst) -> usize {
+    fn receive(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
         let spare = burst.spare();
         let available = self.rx.available(spare.len());
         if available == 0 {
             return 0;
         }
         let geometry = self.geometry;
-        let (mut received, mut bytes) = (0, 0);
-        self.rx.read_each(available, |_, desc| {
+        let (mut bytes, mut options) = (0, self.rest_to_drop);
+        self.rx.peek_each(available, |at, desc| {
+            options |= desc.options;
             if geometry.is_packet(desc.addr, desc.len) {
-                // SAFETY: the descriptor was just checked; the kernel gave this frame, which was
-                // ours in the fill ring, back through the RX ring, which is read once.
-                spare[received].write(unsafe { geometry.frame(desc.addr, desc.len) });
-                received += 1;
+                // SAFETY: the descriptor was just checked; the kernel gave this frame, which was ours in the
+                // fill ring, back through the RX ring, which is consumed once: just below, or else in
+                // `receive_runs`, which forgets what is written here. There are `available` spare entries.
+                unsafe { spare.get_unchecked_mut(at).write(geometry.frame(desc.addr, desc.len)) };
                 bytes += u64::from(desc.len);
+            } else {
+                options = CONTINUES;
             }
         });
+        if options & CONTINUES != 0 {
+            return self.receive_runs(cache, burst);
+        }
+        self.rx.skip(available);
         self.rx.release();
-        // SAFETY: the first `received` spare entries were written just above.
-        unsafe { burst.commit(received) };
+        // SAFETY: these spare entries were all written just above.
+        unsafe { burst.commit(available) };
         self.with_rx -= available as u32;
         self.publish_held();
-        self.counters.add_rx(received as u64, bytes);
-        if received < available {
-            self.count_invalid(available - received);
-        }
-        received
+        self.counters.add_rx(available as u64, bytes);
+        available
     }
 
     /// Gives completed frames back to the pool, straight from the ring to the sheaf.
@@ -236,24 +248,22 @@ impl<K: Kernel> XskQueue<K> {
         let room = self.tx.slots().saturating_sub(self.with_tx) as usize;
         let count = self.tx.free(burst.len().min(room));
         let geometry = self.geometry;
-        let (mut addrs, mut bytes, mut shortest) = (0, 0, usize::MAX);
+        let (mut addrs, mut bytes, mut marks) = (0, 0, 0);
         self.tx.write_each(count, |at| {
             let frame = &burst[at];
             let addr = geometry.addr(frame);
             addrs |= addr;
             bytes += frame.len() as u64;
-            shortest = shortest.min(frame.len());
-            Desc { addr, len: frame.len() as u32, options: u32::from(frame.continues()) }
+            marks |= frame.marks();
+            Desc { addr, len: frame.len() as u32, options: 0 }
         });
         if !geometry.contains(addrs) {
             self.tx.unwrite(count);
             panic!("a frame of another pool was given to tx_burst; open the port with the frame's own pool");
         }
-        if shortest == 0 {
-            // The kernel would refuse the descriptor and never complete it.
+        if marks & (Frame::EMPTY | Frame::CONTINUES) != 0 {
             self.tx.unwrite(count);
-            self.drop_empty(cache, burst);
-            return self.send(cache, burst);
+            return self.send_runs(cache, burst);
         }
         self.tx.publish();
         burst.forget_front(count);
@@ -328,25 +338,11 @@ impl<K: Kernel> XskQueue<K> {
         );
     }
 
-    /// A frame whose descriptor can't be trusted is not touched again.
-    #[cold]
-    fn count_invalid(&mut self, packets: usize) {
-        self.lost += packets as u32;
-        self.counters.add_drops(DropReason::RxInvalid, packets as u64);
-    }
-
-    /// Frees packets without bytes.
-    #[cold]
-    fn drop_empty(&mut self, cache: &mut PoolCache, burst: &mut Burst) {
-        let before = burst.len();
-        burst.retain(cache, |frame| !frame.is_empty());
-        self.counters.add_drops(DropReason::TxEmpty, (before - burst.len()) as u64);
-    }
-
     /// Frees what can't be sent any more.
     #[cold]
     fn drop_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
-        let dropped = cache.free_burst(burst);
+        let dropped = burst.packet_count();
+        cache.free_burst(burst);
         self.counters.add_drops(DropReason::DeviceGone, dropped as u64);
         0
     }
@@ -361,7 +357,7 @@ impl<K: Kernel> Queue for XskQueue<K> {
         self.refill(cache);
         // 2. Receive.
         let room = burst.room();
-        let received = self.receive(burst);
+        let received = self.receive(cache, burst);
         // 3. Wake the kernel if it asks: for the fill ring, and for packets that wait to be sent.
         self.wake();
         let is_full = room > 0 && received == room;

@@ -2,6 +2,9 @@
 
 use crate::spsc::RingMemory;
 
+/// `XDP_PKT_CONTD` (linux/if_xdp.h): the packet goes on in the next descriptor.
+pub(crate) const CONTINUES: u32 = libc::XDP_PKT_CONTD;
+
 /// A descriptor of the RX and TX rings: `struct xdp_desc` (linux/if_xdp.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -10,7 +13,7 @@ pub(crate) struct Desc {
     pub(crate) addr: u64,
     /// Length of the packet in bytes.
     pub(crate) len: u32,
-    /// `XDP_PKT_CONTD` or 0.
+    /// [`CONTINUES`] or 0.
     pub(crate) options: u32,
 }
 

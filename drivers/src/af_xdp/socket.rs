@@ -14,7 +14,7 @@ use std::{
 
 use sheafio_mempool::Geometry;
 
-use super::{CopyMode, interface::Interface, rings::Rings, sys};
+use super::{CopyMode, Frags, interface::Interface, rings::Rings, sys};
 use crate::{
     DriverError,
     spsc::{RingMemory, RingOwner},
@@ -28,12 +28,30 @@ impl RingOwner for sys::RingMap {
     fn touch(&self, _: u32) {} // The kernel's rings are not modelled.
 }
 
+/// Frames of a packet that is sent in copy mode, at most: the linear part of an sk_buff and its fragments
+/// (`MAX_SKB_FRAGS`, linux/skbuff.h, in the kernel's usual configuration).
+const FRAMES_A_COPIED_PACKET: usize = 18;
+
 /// A bound socket.
 pub(super) struct Socket {
     fd: OwnedFd,
     pub(super) zero_copy: bool,
     /// One kick sends all that is queued: the kernel let us raise its budget of 32.
     pub(super) sends_all: bool,
+    /// Frames that a packet may have, at most.
+    pub(super) frames_a_packet: usize,
+}
+
+/// How a socket should be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    /// Slots of each ring.
+    pub(super) ring: u32,
+    pub(super) copy: CopyMode,
+    /// `Auto` only where packets of several frames are to be expected; else `No`.
+    pub(super) frags: Frags,
+    /// Frames of a packet that the driver can send in zero-copy mode, at most.
+    pub(super) driver_frames: usize,
 }
 
 /// A socket's UMEM is its own, or that of a socket which is bound already.
@@ -49,8 +67,7 @@ impl Socket {
         queue: u32,
         geometry: &Geometry,
         umem: &Umem<'_>,
-        ring_size: u32,
-        copy: CopyMode,
+        ask: Ask,
     ) -> Result<(Self, Rings), DriverError> {
         let call = |call| {
             let interface = interface.name.clone();
@@ -67,17 +84,22 @@ impl Socket {
             (libc::XDP_RX_RING, "making the RX ring"),
             (libc::XDP_TX_RING, "making the TX ring"),
         ] {
-            sys::set_option(fd.as_fd(), option, &ring_size).map_err(call(ring))?;
+            sys::set_option(fd.as_fd(), option, &ask.ring).map_err(call(ring))?;
         }
-        let rings = map_rings(fd.as_fd(), ring_size).map_err(call("mapping the rings"))?;
-        bind(fd.as_fd(), interface, queue, umem, copy)?;
+        let rings = map_rings(fd.as_fd(), ask.ring).map_err(call("mapping the rings"))?;
+        let has_frags = bind(fd.as_fd(), interface, queue, umem, ask)?;
 
         let options: u32 =
             sys::option(fd.as_fd(), libc::XDP_OPTIONS).map_err(call("asking for the copy mode"))?;
         let zero_copy = options & libc::XDP_OPTIONS_ZEROCOPY != 0;
         // One kick in copy mode sends 32 packets; more where the kernel lets us (no error where not).
-        let sends_all = sys::set_option(fd.as_fd(), sys::XDP_MAX_TX_SKB_BUDGET, &ring_size).is_ok();
-        Ok((Self { fd, zero_copy, sends_all }, rings))
+        let sends_all = sys::set_option(fd.as_fd(), sys::XDP_MAX_TX_SKB_BUDGET, &ask.ring).is_ok();
+        let frames_a_packet = match (has_frags, zero_copy) {
+            (false, _) => 1,
+            (true, true) => ask.driver_frames.max(1),
+            (true, false) => FRAMES_A_COPIED_PACKET,
+        };
+        Ok((Self { fd, zero_copy, sends_all, frames_a_packet }, rings))
     }
 }
 
@@ -139,54 +161,86 @@ fn map_ring<T>(
     Ok(unsafe { RingMemory::new(producer, consumer, flags, slots, size, map) })
 }
 
+/// Binds; returns whether a packet may have several frames.
 fn bind(
     fd: BorrowedFd<'_>,
     interface: &Interface,
     queue: u32,
     umem: &Umem<'_>,
-    copy: CopyMode,
-) -> Result<(), DriverError> {
-    let copy_flag = match copy {
+    ask: Ask,
+) -> Result<bool, DriverError> {
+    let copy = match ask.copy {
         CopyMode::Auto => 0,
         CopyMode::Copy => libc::XDP_COPY,
         CopyMode::ZeroCopy => libc::XDP_ZEROCOPY,
     };
+    let frags = if ask.frags == Frags::No { 0 } else { libc::XDP_USE_SG };
     // A second socket takes the mode of the first; the kernel refuses to be told it again.
     let (flags, shared) = match umem {
-        Umem::Register => (libc::XDP_USE_NEED_WAKEUP | copy_flag, 0),
+        Umem::Register => (libc::XDP_USE_NEED_WAKEUP | copy | frags, 0),
         Umem::Share(first) => (libc::XDP_SHARED_UMEM, first.as_fd().as_raw_fd() as u32),
     };
-    let address = libc::sockaddr_xdp {
+    let mut address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
         sxdp_flags: flags,
         sxdp_ifindex: interface.index,
         sxdp_queue_id: queue,
         sxdp_shared_umem_fd: shared,
     };
+    let mut bound = bind_when_free(fd, interface, queue, &address)?;
+    // EINVAL: the kernel does not know the flag. EOPNOTSUPP: the driver has no such zero-copy.
+    if let Err(libc::EINVAL | libc::EOPNOTSUPP) =
+        bound.as_ref().map_err(|error| error.raw_os_error().unwrap_or(0))
+        && ask.frags == Frags::Auto
+        && address.sxdp_flags & frags != 0
+    {
+        address.sxdp_flags &= !frags;
+        bound = bind_when_free(fd, interface, queue, &address)?;
+    }
+    let has_frags = match umem {
+        Umem::Register => address.sxdp_flags & frags != 0,
+        Umem::Share(first) => first.frames_a_packet > 1,
+    };
+    bound.map(|()| has_frags).map_err(|source| refused_bind(interface, queue, ask, source))
+}
+
+/// Binds, after waiting within a bound while the queue is busy.
+fn bind_when_free(
+    fd: BorrowedFd<'_>,
+    interface: &Interface,
+    queue: u32,
+    address: &libc::sockaddr_xdp,
+) -> Result<io::Result<()>, DriverError> {
     let start = Instant::now();
     loop {
-        let source = match sys::bind(fd, &address) {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
-        };
-        if source.raw_os_error() == Some(libc::EBUSY) {
-            if start.elapsed() < BUSY_LIMIT {
-                thread::sleep(BUSY_RETRY);
-                continue;
-            }
+        let bound = sys::bind(fd, address);
+        if !bound.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+            return Ok(bound);
+        }
+        if start.elapsed() >= BUSY_LIMIT {
             let waited_ms = start.elapsed().as_millis() as u64;
             return Err(DriverError::Busy { interface: interface.name.clone(), queue, waited_ms });
         }
-        let name = &interface.name;
-        let remedy = match source.raw_os_error() {
-            Some(libc::EOPNOTSUPP) if copy == CopyMode::ZeroCopy => {
-                "Its driver has no zero-copy for this queue: use copy=auto or copy=copy".to_owned()
-            }
-            Some(libc::ENETDOWN) => format!("The link is down: ip link set dev {name} up"),
-            Some(libc::ENODEV | libc::ENXIO) => "The interface has gone away".to_owned(),
-            Some(libc::EINVAL) => format!("Is queue {queue} there? See: ethtool -l {name}"),
-            _ => format!("See: ethtool -l {name}, dmesg"),
-        };
-        return Err(DriverError::Bind { interface: name.clone(), queue, copy: copy.name(), source, remedy });
+        thread::sleep(BUSY_RETRY);
     }
+}
+
+fn refused_bind(interface: &Interface, queue: u32, ask: Ask, source: io::Error) -> DriverError {
+    let name = &interface.name;
+    let remedy = match source.raw_os_error() {
+        Some(libc::EOPNOTSUPP) if ask.copy == CopyMode::ZeroCopy && ask.frags == Frags::Yes => {
+            "Its driver has no zero-copy with packets in several frames for this queue: use frags=no or copy=auto".to_owned()
+        }
+        Some(libc::EOPNOTSUPP) if ask.copy == CopyMode::ZeroCopy => {
+            "Its driver has no zero-copy for this queue: use copy=auto or copy=copy".to_owned()
+        }
+        Some(libc::ENETDOWN) => format!("The link is down: ip link set dev {name} up"),
+        Some(libc::ENODEV | libc::ENXIO) => "The interface has gone away".to_owned(),
+        Some(libc::EINVAL) if ask.frags == Frags::Yes => {
+            "Packets in several frames need Linux 6.6 or newer: use frags=auto".to_owned()
+        }
+        Some(libc::EINVAL) => format!("Is queue {queue} there? See: ethtool -l {name}"),
+        _ => format!("See: ethtool -l {name}, dmesg"),
+    };
+    DriverError::Bind { interface: name.clone(), queue, copy: ask.copy.name(), source, remedy }
 }

@@ -66,6 +66,21 @@ impl Hand {
         count
     }
 
+    /// Lets one packet arrive in several frames, of these lengths; one that is longer than a frame makes a
+    /// descriptor that is none. With `ends` false, its end is still to come.
+    #[cfg(test)]
+    fn deliver_run(&mut self, lens: &[u32], ends: bool) {
+        assert_eq!((self.rx.free(lens.len()), self.fill.available(lens.len())), (lens.len(), lens.len()));
+        let headroom = u64::from(XDP_HEADROOM_BYTES) + u64::from(self.geometry.headroom_bytes());
+        let rx = &mut self.rx;
+        self.fill.read_each(lens.len(), |at, addr| {
+            let options = if at + 1 < lens.len() || !ends { crate::af_xdp::rings::CONTINUES } else { 0 };
+            rx.write_each(1, |_| Desc { addr: addr + headroom, len: lens[at], options });
+        });
+        self.fill.release();
+        self.rx.publish();
+    }
+
     /// Completes all packets that lie in the TX ring. Returns how many.
     pub fn complete(&mut self) -> usize {
         let room = self.completion.free(usize::MAX);
@@ -96,6 +111,10 @@ impl Kernel for HandKernel {
         true
     }
 
+    fn frames_a_packet(&self) -> usize {
+        1
+    }
+
     fn wait_fd(&self) -> Option<RawFd> {
         None
     }
@@ -119,7 +138,7 @@ impl Kernel for HandKernel {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use sheafio_core::Queue;
+    use sheafio_core::{DropReason, Queue};
     use sheafio_mempool::{Burst, Hugepages};
 
     use super::*;
@@ -138,5 +157,58 @@ mod tests {
         queue.close(&mut cache);
         drop(cache);
         assert_eq!(pool.audit().unwrap().home, 512);
+    }
+
+    /// Runs of descriptors as a kernel that is not to be trusted could make them: each packet comes whole, or is
+    /// counted once, and only frames whose descriptors name no place in a frame are lost.
+    #[test]
+    fn odd_runs_are_received_whole_or_counted_once() {
+        let pool = Mempool::builder().frames(2048).hugepages(Hugepages::Off).cores(1).build().unwrap();
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::with_limit(4));
+        let (mut queue, mut hand) = by_hand(pool, &mut cache, 1024);
+        let invalid = |queue: &HandQueue| queue.counters().totals().drops(DropReason::RxInvalid);
+        let mut receive = |queue: &mut HandQueue, cache: &mut PoolCache| {
+            let packets = queue.rx_burst(cache, &mut burst);
+            let frames = burst.len();
+            assert_eq!(burst.packet_count(), packets);
+            cache.free_burst(&mut burst);
+            (packets, frames)
+        };
+
+        // Two packets begin within the limit of 4 frames; the second goes over it, the third waits.
+        hand.deliver_run(&[100; 3], true);
+        hand.deliver_run(&[100; 5], true);
+        hand.deliver_run(&[100; 1], true);
+        assert_eq!(receive(&mut queue, &mut cache), (2, 8));
+        assert_eq!(receive(&mut queue, &mut cache), (1, 1));
+
+        // A packet whose end comes later waits for it, and what is before it does not.
+        hand.deliver_run(&[100; 1], true);
+        hand.deliver_run(&[100; 2], false);
+        assert_eq!(receive(&mut queue, &mut cache), (1, 1));
+        assert_eq!(receive(&mut queue, &mut cache), (0, 0));
+        hand.deliver_run(&[100; 1], true);
+        assert_eq!(receive(&mut queue, &mut cache), (1, 3));
+
+        // One bad descriptor costs its packet, and the frame that it should have named.
+        hand.deliver_run(&[100, 4000, 100], true);
+        hand.deliver_run(&[100; 2], true);
+        assert_eq!(receive(&mut queue, &mut cache), (1, 2));
+        assert_eq!(invalid(&queue), 1);
+
+        // A packet of more frames than a burst can hold is dropped to its end, and counted once.
+        hand.deliver_run(&[100; 300], false);
+        assert_eq!(receive(&mut queue, &mut cache), (0, 0));
+        hand.deliver_run(&[100; 10], true);
+        hand.deliver_run(&[100; 2], true);
+        while invalid(&queue) < 2 || receive(&mut queue, &mut cache) != (1, 2) {}
+        assert_eq!(invalid(&queue), 2);
+
+        // One without an end when the queue closes is not received.
+        hand.deliver_run(&[100; 3], false);
+        let closed = queue.close(&mut cache);
+        assert_eq!((closed.retired, invalid(&queue)), (1, 3));
+        drop(cache);
+        assert_eq!(pool.audit().unwrap().home, 2047);
     }
 }

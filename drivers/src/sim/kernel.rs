@@ -15,11 +15,11 @@ use fastrand::Rng;
 use sheafio_core::QueueCounters;
 use sheafio_mempool::{Geometry, XDP_HEADROOM_BYTES};
 
-use super::{Config, Faults, wire::Wire};
+use super::{Config, Faults, SimStatistics, wire::Wire};
 use crate::{
     af_xdp::{
         queue::{Kernel, Wake},
-        rings::{Desc, Rings},
+        rings::{CONTINUES, Desc, Rings},
     },
     spsc::{Consumer, Producer},
 };
@@ -43,9 +43,12 @@ pub struct SimKernel {
     faults: Faults,
     remove_at: Option<u64>,
     tx_budget: u32,
+    frames_a_packet: usize,
     now: u64,
     /// Frames from the fill ring that no packet was put into yet.
     stash: Vec<u64>,
+    /// The beginning of a packet whose other frames were not in the batch.
+    unsent: Vec<u8>,
     /// Sent frames and the poll in which they are complete.
     sent: VecDeque<(u64, u64)>,
     /// The kernel does nothing until this poll.
@@ -74,8 +77,10 @@ impl SimKernel {
             faults: config.faults,
             remove_at: config.remove_at,
             tx_budget: config.tx_budget,
+            frames_a_packet: config.frames_a_packet(),
             now: 0,
             stash: Vec::new(),
+            unsent: Vec::new(),
             sent: VecDeque::new(),
             stopped_until: 0,
             fill_woken: false,
@@ -99,9 +104,13 @@ impl SimKernel {
         self.stash.pop()
     }
 
+    /// Whether there may be frames for a packet: copy mode looks before it takes the first one.
+    fn has_frames(&mut self, count: usize) -> bool {
+        self.faults.wakeup || self.stash.len() + self.fill.available(count) >= count
+    }
+
     /// Lets packets arrive.
     fn receive(&mut self, wire: &mut Wire, most: usize) {
-        let start = u64::from(XDP_HEADROOM_BYTES);
         for _ in 0..self.random.usize(1..=most) {
             if self.remove_at == Some(wire.statistics.arrived) {
                 self.removed = true;
@@ -109,26 +118,42 @@ impl SimKernel {
                 return;
             }
             let Some(packet) = wire.arrive() else { return };
-            if packet.len() as u32 > self.geometry.data_bytes() {
-                wire.statistics.rx_too_large += 1;
-                continue;
-            }
-            let Some(frame) = self.take_frame() else {
-                wire.statistics.rx_no_frame += 1;
-                continue;
-            };
-            if self.rx.free(1) == 0 {
-                wire.statistics.rx_ring_full += 1;
-                self.stash.push(frame);
-                continue;
-            }
-            let addr = self.chunk(frame) + start + u64::from(self.geometry.headroom_bytes());
-            // SAFETY: the frame came from the fill ring: it is the kernel's until it lies in the RX
-            // ring; the length was checked against what a frame holds.
-            unsafe { self.memory(addr).copy_from_nonoverlapping(packet.as_ptr(), packet.len()) };
-            self.rx.write_each(1, |_| Desc { addr, len: packet.len() as u32, options: 0 });
-            self.rx.publish();
+            self.deliver(&packet, &mut wire.statistics);
         }
+    }
+
+    /// Copies a packet into as many frames as it needs, and their descriptors to the RX ring; or counts why not.
+    fn deliver(&mut self, packet: &[u8], statistics: &mut SimStatistics) {
+        let start = u64::from(XDP_HEADROOM_BYTES) + u64::from(self.geometry.headroom_bytes());
+        let parts: Vec<&[u8]> = packet.chunks(self.geometry.data_bytes() as usize).collect();
+        if parts.len() > self.frames_a_packet {
+            statistics.rx_too_large += 1;
+            return;
+        }
+        let frames: Vec<u64> = if self.has_frames(parts.len()) {
+            (0..parts.len()).map_while(|_| self.take_frame()).collect()
+        } else {
+            Vec::new()
+        };
+        if frames.len() < parts.len() {
+            statistics.rx_no_frame += 1;
+            self.stash.extend(frames);
+            return;
+        }
+        if self.rx.free(parts.len()) < parts.len() {
+            statistics.rx_ring_full += 1;
+            self.stash.extend(frames);
+            return;
+        }
+        for (at, (part, frame)) in parts.iter().zip(frames).enumerate() {
+            let addr = self.chunk(frame) + start;
+            // SAFETY: the frame came from the fill ring: it is the kernel's until it lies in the RX
+            // ring; the part is no longer than what a frame holds.
+            unsafe { self.memory(addr).copy_from_nonoverlapping(part.as_ptr(), part.len()) };
+            let options = if at + 1 < parts.len() { CONTINUES } else { 0 };
+            self.rx.write_each(1, |_| Desc { addr, len: part.len() as u32, options });
+        }
+        self.rx.publish();
     }
 
     /// Sends up to a batch of what lies in the TX ring, as far as completions have room.
@@ -144,7 +169,11 @@ impl SimKernel {
             }
             // SAFETY: the frame came from the TX ring: it is the kernel's until it is completed; the
             // address and length were just checked.
-            wire.send(unsafe { slice::from_raw_parts(self.memory(desc.addr), desc.len as usize) });
+            let part = unsafe { slice::from_raw_parts(self.memory(desc.addr), desc.len as usize) };
+            self.unsent.extend_from_slice(part);
+            if desc.options & CONTINUES == 0 {
+                wire.send(&std::mem::take(&mut self.unsent));
+            }
             let wait = if self.faults.late { self.random.u64(0..=LATE_POLLS) } else { 0 };
             self.sent.push_back((self.now + wait, desc.addr));
         }
@@ -236,6 +265,10 @@ impl Kernel for SimKernel {
 
     fn sends_all_for_one_kick(&self) -> bool {
         self.tx_budget > TX_BATCH
+    }
+
+    fn frames_a_packet(&self) -> usize {
+        self.frames_a_packet
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

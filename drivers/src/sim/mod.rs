@@ -56,6 +56,8 @@ pub struct Config {
     pub packets: u64,
     /// Length of the arriving packets in bytes, at least 60.
     pub len_bytes: u32,
+    /// Whether packets may have several frames, up to [`Config::FRAMES_A_PACKET`].
+    pub frags: bool,
     /// Slots of each of the four rings: a power of two.
     pub ring: u32,
     /// Frames that a queue keeps ready for reception.
@@ -78,6 +80,7 @@ impl Default for Config {
             queues: 1,
             packets: u64::MAX,
             len_bytes: 64,
+            frags: false,
             ring: 2048,
             fill: None,
             tx_budget: kernel::TX_BATCH,
@@ -85,6 +88,16 @@ impl Default for Config {
             remove_at: None,
             cpus: Vec::new(),
         }
+    }
+}
+
+impl Config {
+    /// The most frames of a packet where [`frags`](Self::frags) is set, as in copy mode (`MAX_SKB_FRAGS`,
+    /// linux/skbuff.h, and the linear part).
+    pub const FRAMES_A_PACKET: usize = 18;
+
+    fn frames_a_packet(&self) -> usize {
+        if self.frags { Self::FRAMES_A_PACKET } else { 1 }
     }
 }
 
@@ -98,14 +111,16 @@ pub struct SimPort {
 
 /// Refuses what can't be played.
 fn check(name: &str, config: &Config, pool: &Mempool) -> Result<(), DriverError> {
-    let most = pool.geometry().data_bytes();
+    let most = pool.geometry().data_bytes() * config.frames_a_packet() as u32;
     let (problem, allowed) = match config {
         Config { queues: 0, .. } => ("queues=0 is not possible".to_owned(), "1 or more".to_owned()),
         Config { ring, .. } if !ring.is_power_of_two() => {
             (format!("ring={ring} is not possible"), "a power of two".to_owned())
         }
         Config { len_bytes, .. } if !(60..=most).contains(len_bytes) => {
-            (format!("len={len_bytes} is not possible"), format!("60 to {most} bytes, what a frame holds"))
+            let allowed =
+                format!("60 to {most} bytes, what the frames of a packet hold (more with frags=yes)");
+            (format!("len={len_bytes} is not possible"), allowed)
         }
         _ => return Ok(()),
     };

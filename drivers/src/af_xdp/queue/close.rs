@@ -10,7 +10,7 @@ use sheafio_mempool::{Burst, PoolCache};
 
 use super::{Kernel, XskQueue};
 use crate::{
-    af_xdp::rings::Rings,
+    af_xdp::rings::{CONTINUES, Rings},
     spsc::{Consumer, Producer},
 };
 
@@ -84,11 +84,35 @@ impl<K: Kernel> XskQueue<K> {
     fn drop_unread(&mut self, cache: &mut PoolCache) {
         let mut burst = Burst::with_limit(Burst::MAX);
         let before = self.counters.totals();
-        while self.receive(&mut burst) > 0 {
+        loop {
+            let before = self.with_rx;
+            self.receive(cache, &mut burst);
             cache.free_burst(&mut burst);
+            if self.with_rx == before {
+                break;
+            }
         }
         let unread = self.counters.totals().rx_packets - before.rx_packets;
         self.counters.add_drops(DropReason::RxUnread, unread);
+        self.drop_without_end(cache);
+    }
+
+    /// Gives back the frames of a packet whose end has not come.
+    fn drop_without_end(&mut self, cache: &mut PoolCache) {
+        let (geometry, count) = (self.geometry, self.rx.available(usize::MAX));
+        let mut lost = 0;
+        self.rx.read_each(count, |_, desc| {
+            if geometry.is_packet(desc.addr, desc.len) {
+                // SAFETY: the kernel gave this frame back through the RX ring, which is read once.
+                unsafe { cache.give(&[geometry.index_of(desc.addr)]) };
+            } else {
+                lost += 1;
+            }
+        });
+        self.rx.release();
+        self.with_rx -= count as u32;
+        self.lost += lost;
+        self.counters.add_drops(DropReason::RxInvalid, u64::from(count > 0));
     }
 
     /// Takes the frames back that lie in the fill ring.
@@ -108,18 +132,19 @@ impl<K: Kernel> XskQueue<K> {
 
     /// Takes the packets back that lie in the TX ring.
     fn take_back_unsent(&mut self, cache: &mut PoolCache) {
-        let (geometry, mut packets) = (self.geometry, 0);
+        let (geometry, mut frames, mut packets) = (self.geometry, 0, 0);
         // SAFETY: the ring is exact, and the kernel reads it only when it is kicked, which this thread
         // does no more. This queue put the frames there; each is given back once.
         unsafe {
             self.tx.take_back(|desc| {
                 cache.give(&[geometry.index_of(desc.addr)]);
-                packets += 1;
+                frames += 1;
+                packets += u64::from(desc.options & CONTINUES == 0);
             });
         }
-        assert!(packets <= self.with_tx, "the TX ring gave back {packets} packets of {}", self.with_tx);
-        self.with_tx -= packets;
-        self.counters.add_drops(DropReason::TxUnsent, u64::from(packets));
+        assert!(frames <= self.with_tx, "the TX ring gave back {frames} frames of {}", self.with_tx);
+        self.with_tx -= frames;
+        self.counters.add_drops(DropReason::TxUnsent, packets);
     }
 }
 
