@@ -92,7 +92,7 @@ pub(crate) struct FwdArgs {
 
 const AFTER_HELP: &str = "\
 Keys of a PORT, with their defaults:
-  eth0, af_xdp:eth0   queues=1, start=0, mode=auto|native|generic, copy=auto|copy|zerocopy,
+  eth0, af_xdp:eth0   queues=1 (or a list: 0-3+6), start=0 (with a number of queues), mode=auto|native|generic, copy=auto|copy|zerocopy,
                       frags=auto|yes|no (packets in several frames; auto: if one of the MTU does not fit into one),
                       ring=2048 (slots of each ring, a power of two, 64 to 32768; fewer if the pool is small),
                       fill=N (frames kept ready for reception; as many as ring), force=no|yes

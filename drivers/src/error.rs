@@ -40,16 +40,14 @@ pub enum DriverError {
     },
     /// The interface has fewer queues than were asked for.
     #[error(
-        "{interface}: queues {first} to {last} were asked for, but it has {present} (0 to {max}). Ask for fewer, \
+        "{interface}: queues {asked} were asked for, but it has {present} (0 to {max}). Ask for fewer, \
          or give it more: ethtool -L {interface} combined {wanted} (veth: rx {wanted} tx {wanted})"
     )]
     Queues {
         /// The interface.
         interface: String,
-        /// The first queue that was asked for.
-        first: u32,
-        /// The last queue that was asked for.
-        last: u32,
+        /// The queues that were asked for.
+        asked: String,
         /// How many there are.
         present: u32,
         /// The number of the last one.

@@ -9,7 +9,8 @@ use sheafio_core::Queue;
 use sheafio_mempool::Mempool;
 
 use crate::{
-    DriverError, Port, af_xdp,
+    DriverError, Port,
+    af_xdp::{self, QueueSet},
     null::NullQueue,
     port::{NoControl, soft_mac},
     ring::{self, RingQueue},
@@ -43,7 +44,7 @@ impl PortSpec {
     /// Number of queues that the port will have.
     pub fn queues(&self) -> u32 {
         match &self.kind {
-            Kind::AfXdp(config) => config.queues,
+            Kind::AfXdp(config) => config.queues.len(),
             Kind::Ring { .. } => 1,
             Kind::Null { queues, .. } => *queues,
             Kind::Sim(config) => config.queues,
@@ -158,7 +159,7 @@ impl FromStr for PortSpec {
         if name.is_empty() {
             return Err(refuse("the name is missing".to_owned(), KINDS.to_owned()));
         }
-        let mut seen = Vec::new();
+        let (mut seen, mut pairs) = (Vec::new(), Vec::new());
         for option in options.into_iter().flat_map(|options| options.split(',')) {
             let (key, value) = option
                 .split_once('=')
@@ -167,6 +168,10 @@ impl FromStr for PortSpec {
                 return Err(refuse(format!("'{key}' is given twice"), "each key once".to_owned()));
             }
             seen.push(key);
+            pairs.push((key, value));
+        }
+        pairs.sort_by_key(|(key, _)| *key == "start"); // It shifts what `queues` has said.
+        for (key, value) in pairs {
             kind.set(key, value).map_err(|bad| match bad {
                 Bad::Key => refuse(format!("unknown key '{key}'"), kind.keys().to_owned()),
                 Bad::Value(allowed) => {
@@ -190,7 +195,7 @@ impl Kind {
     fn keys(&self) -> &'static str {
         match self {
             Self::AfXdp(_) => {
-                "queues=N, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, frags=auto|yes|no, \
+                "queues=N|LIST, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, frags=auto|yes|no, \
                  ring=SLOTS, fill=FRAMES, force=yes|no"
             }
             Self::Ring { .. } => "size=SLOTS",
@@ -207,8 +212,20 @@ impl Kind {
         let small = |range: RangeInclusive<u64>| number(range).map(|number| number as u32);
         let slots = |range: RangeInclusive<u32>| slots(value, range);
         match (self, key) {
-            (Self::AfXdp(config), "queues") => config.queues = small(QUEUES)?,
-            (Self::AfXdp(config), "start") => config.start = small(0..=1023)?,
+            (Self::AfXdp(config), "queues") => {
+                config.queues = value.parse().map_err(|_| Bad::Value(QueueSet::ALLOWED.to_owned()))?;
+            }
+            (Self::AfXdp(config), "start") => {
+                let start = small(0..=1023)?;
+                let count = config.queues.len();
+                let is_count = QueueSet::range(0, count).as_ref() == Some(&config.queues);
+                let queues = QueueSet::range(start, count).filter(|_| is_count);
+                config.queues = queues.ok_or_else(|| {
+                    Bad::Value(
+                        "0 to 1023, with queues=N that is a number, and the last queue up to 1023".to_owned(),
+                    )
+                })?;
+            }
             (Self::AfXdp(config), "mode") => {
                 use af_xdp::Mode::{Auto, Generic, Native};
                 config.mode = choice(value, &[("auto", Auto), ("native", Native), ("generic", Generic)])?;
@@ -355,7 +372,14 @@ mod tests {
         assert_eq!(config("eth0"), af_xdp::Config::default());
         assert_eq!(config("af_xdp:eth0"), config("eth0"));
         let all = config("eth0,queues=2,start=1,mode=generic,copy=copy,ring=512,fill=100,force=yes");
-        assert_eq!((all.queues, all.start, all.ring, all.fill, all.force), (2, 1, 512, Some(100), true));
+        assert_eq!(
+            (all.queues.numbers(), all.ring, all.fill, all.force),
+            (&[1, 2][..], 512, Some(100), true)
+        );
+        let queues = |text: &str| config(text).queues.to_string();
+        assert_eq!(queues("eth0,start=2,queues=3"), "2-4");
+        assert_eq!(queues("eth0,queues=0-1+5"), "0-1+5");
+        assert_eq!(queues("eth0,start=7"), "7");
         assert_eq!((all.mode, all.copy), (af_xdp::Mode::Generic, af_xdp::CopyMode::Copy));
         let sim: PortSpec = "sim:x,seed=7,faults=late+full,packets=9".parse().unwrap();
         let faults = Faults { late: true, full: true, ..Faults::default() };
@@ -379,7 +403,10 @@ mod tests {
             ("dpdk:0", "unknown kind 'dpdk'", "ring:NAME, null:NAME, sim:NAME"),
             ("eth0,speed=9", "unknown key 'speed'", "mode=auto|native|generic"),
             ("eth0,queues", "'queues' is not key=value", "queues=N"),
-            ("eth0,queues=0", "queues='0' is not possible", "queues=1 to 1024"),
+            ("eth0,queues=0", "queues='0' is not possible", "queues=a number of queues, 1 to 1024"),
+            ("eth0,queues=3-1", "queues='3-1' is not possible", "a list of them, 0 to 1023: 0-3"),
+            ("eth0,queues=1-2,start=1", "start='1' is not possible", "with queues=N that is a number"),
+            ("eth0,queues=2,start=1023", "start='1023' is not possible", "the last queue up to 1023"),
             ("eth0,queues=2,queues=3", "'queues' is given twice", "each key once"),
             ("eth0,mode=fast", "mode='fast' is not possible", "mode=auto|native|generic"),
             ("eth0,copy=no", "copy='no' is not possible", "copy=auto|copy|zerocopy"),

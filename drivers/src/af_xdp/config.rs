@@ -3,6 +3,7 @@
 //! Owns: plain values. Never does: look at an interface. Invariant: what `check` lets through is possible
 //! on some interface.
 
+use super::QueueSet;
 use crate::DriverError;
 
 /// Where the XDP program runs.
@@ -77,10 +78,8 @@ impl Frags {
 /// How to open a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The first queue.
-    pub start: u32,
-    /// How many queues.
-    pub queues: u32,
+    /// Which queues.
+    pub queues: QueueSet,
     /// Where the XDP program runs.
     pub mode: Mode,
     /// Whether packets are copied.
@@ -107,8 +106,7 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            start: 0,
-            queues: 1,
+            queues: QueueSet::default(),
             mode: Mode::Auto,
             copy: CopyMode::Auto,
             frags: Frags::Auto,
@@ -125,10 +123,6 @@ pub(super) fn check(interface: &str, config: &Config) -> Result<(), DriverError>
     let refuse = |problem: String, allowed: String| {
         Err(DriverError::Spec { spec: interface.to_owned(), problem, allowed })
     };
-    if !(1..=1024).contains(&config.queues) || config.start > 1023 {
-        let problem = format!("queues={}, start={} is not possible", config.queues, config.start);
-        return refuse(problem, "queues=1 to 1024, start=0 to 1023".to_owned());
-    }
     let sizes = Config::RING_SIZES;
     if !config.ring.is_power_of_two() || !sizes.contains(&config.ring) {
         let allowed = format!("a power of two from {} to {}", sizes.start(), sizes.end());

@@ -14,6 +14,7 @@ mod kernel;
 mod open;
 mod program;
 pub(crate) mod queue;
+mod queues;
 pub(crate) mod rings;
 mod socket;
 mod sys;
@@ -26,6 +27,7 @@ pub(crate) use self::open::cache_of;
 pub use self::{
     config::{Config, CopyMode, Frags, Mode},
     open::{open, open_with},
+    queues::{NoQueueSet, QueueSet},
 };
 use self::{interface::Interface, kernel::LinuxKernel, program::Attachment, queue::XskQueue, socket::Socket};
 use crate::{

@@ -58,7 +58,7 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
         return Err(other.refuse(&interface));
     }
 
-    let program = Program::load(&interface, config.start + config.queues)?;
+    let program = Program::load(&interface, config.queues.last() + 1)?;
     let first = if config.mode == Mode::Auto { Mode::Native } else { config.mode };
     let (serving, mode) = match serve(&interface, config, pool, &program, first, &mut warnings) {
         Ok(serving) => (serving, first),
@@ -104,9 +104,9 @@ fn serve(
         frags => frags,
     };
     let ask = Ask { ring: config.ring, copy, frags, driver_frames: zero_copy_frames(interface) };
-    let numbers = config.start..config.start + config.queues;
+    let numbers = config.queues.numbers();
     let mut sockets: Vec<(Arc<Socket>, rings::Rings)> = Vec::new();
-    for queue in numbers.clone() {
+    for &queue in numbers {
         let umem = sockets.first().map_or(Umem::Register, |(first, _)| Umem::Share(first));
         let (socket, rings) = Socket::open(interface, queue, pool.geometry(), &umem, ask)?;
         sockets.push((Arc::new(socket), rings));
@@ -119,13 +119,13 @@ fn serve(
             warnings.push(warning); // Not once more in generic mode.
         }
     }
-    let in_map = numbers.clone().zip(sockets.iter().map(|(socket, _)| socket.as_fd()));
+    let in_map = numbers.iter().copied().zip(sockets.iter().map(|(socket, _)| socket.as_fd()));
     let attachment = Arc::new(program.serve(interface, in_map)?);
 
-    let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues).min(config.ring);
+    let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues.len()).min(config.ring);
     let (mut queues, mut statistics) = (Vec::new(), Vec::new());
-    for (number, (socket, rings)) in numbers.zip(sockets) {
-        let mut cache = cache_of(pool, &config.cpus, number - config.start)?;
+    for (nth, (&number, (socket, rings))) in (0..).zip(numbers.iter().zip(sockets)) {
+        let mut cache = cache_of(pool, &config.cpus, nth)?;
         let weak = Arc::downgrade(&socket);
         let kernel = LinuxKernel::new(socket, attachment.clone(), number, interface.index);
         let mut queue = XskQueue::new(pool, rings, kernel, fill);
@@ -153,14 +153,13 @@ pub(crate) fn cache_of(pool: &'static Mempool, cpus: &[u32], nth: u32) -> Result
 }
 
 fn check_queues(interface: &Interface, config: &Config) -> Result<(), DriverError> {
-    let wanted = config.start + config.queues;
+    let wanted = config.queues.last() + 1;
     if wanted <= interface.rx_queues {
         return Ok(());
     }
     Err(DriverError::Queues {
         interface: interface.name.clone(),
-        first: config.start,
-        last: wanted - 1,
+        asked: config.queues.to_string(),
         present: interface.rx_queues,
         max: interface.rx_queues - 1,
         wanted,
