@@ -18,6 +18,7 @@ mod queues;
 pub(crate) mod rings;
 mod socket;
 mod sys;
+mod umem;
 
 use std::sync::{Arc, Weak};
 

@@ -12,14 +12,15 @@ use sheafio_core::{Queue, QueueCounters};
 use sheafio_mempool::{Mempool, PoolCache, PoolError};
 
 use super::{
-    AfXdpPort, AfXdpQueue, Config, CopyMode, Frags, Mode,
+    AfXdpPort, AfXdpQueue, Config, CopyMode, Frags, Mode, QueueSet,
     config::check,
     interface::{self, Interface},
     kernel::LinuxKernel,
-    program::{Attachment, Other, Program, zero_copy_frames},
+    program::{Attachment, Other, Program, has_zero_copy, zero_copy_frames},
     queue::XskQueue,
     rings,
     socket::{Ask, Socket, Umem},
+    umem,
 };
 use crate::DriverError;
 
@@ -51,7 +52,7 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
     }
     let interface = Interface::lookup(interface)?;
     check_queues(&interface, config)?;
-    let mut warnings = warnings_of(&interface);
+    let mut warnings = warnings_of(&interface, &config.queues);
     if !config.force
         && let Some(other) = Other::on(&interface)
     {
@@ -105,12 +106,7 @@ fn serve(
     };
     let ask = Ask { ring: config.ring, copy, frags, driver_frames: zero_copy_frames(interface) };
     let numbers = config.queues.numbers();
-    let mut sockets: Vec<(Arc<Socket>, rings::Rings)> = Vec::new();
-    for &queue in numbers {
-        let umem = sockets.first().map_or(Umem::Register, |(first, _)| Umem::Share(first));
-        let (socket, rings) = Socket::open(interface, queue, pool.geometry(), &umem, ask)?;
-        sockets.push((Arc::new(socket), rings));
-    }
+    let sockets = bind(interface, numbers, pool, ask)?;
     let zero_copy = sockets.iter().all(|(socket, _)| socket.zero_copy);
     let frags = sockets.iter().all(|(socket, _)| socket.frames_a_packet > 1);
     if !frags && largest > pool.geometry().data_bytes() {
@@ -144,6 +140,36 @@ fn serve(
     Ok(Serving { queues, statistics, attachment: Arc::downgrade(&attachment), zero_copy })
 }
 
+/// Binds a socket to each queue. They share one registration of the packet memory, that of another port if there
+/// is one that fits.
+fn bind(
+    interface: &Interface,
+    queues: &[u32],
+    pool: &'static Mempool,
+    ask: Ask,
+) -> Result<Vec<(Arc<Socket>, rings::Rings)>, DriverError> {
+    let open = |queue, umem: &Umem<'_>| Socket::open(interface, queue, pool.geometry(), umem, ask);
+    let of_another_port = umem::shareable(pool, ask, has_zero_copy(interface));
+    let mut sockets: Vec<(Arc<Socket>, rings::Rings)> = Vec::new();
+    for &queue in queues {
+        let (socket, rings) = match (sockets.first(), &of_another_port) {
+            (Some((first, _)), _) => open(queue, &Umem::Share(first))?,
+            (None, Some(other)) => match open(queue, &Umem::Share(other)) {
+                // The kernel would force its copy mode upon this device, which can't do that.
+                Err(DriverError::Bind { .. }) => open(queue, &Umem::Register)?,
+                shared => shared?,
+            },
+            (None, None) => open(queue, &Umem::Register)?,
+        };
+        let socket = Arc::new(socket);
+        if sockets.is_empty() {
+            umem::note(pool, &socket);
+        }
+        sockets.push((socket, rings));
+    }
+    Ok(sockets)
+}
+
 /// A pool cache near the lcore that will serve a queue, the n-th of its port.
 pub(crate) fn cache_of(pool: &'static Mempool, cpus: &[u32], nth: u32) -> Result<PoolCache, PoolError> {
     match cpus.get(nth as usize % cpus.len().max(1)) {
@@ -166,13 +192,29 @@ fn check_queues(interface: &Interface, config: &Config) -> Result<(), DriverErro
     })
 }
 
-fn warnings_of(interface: &Interface) -> Vec<String> {
+fn warnings_of(interface: &Interface, queues: &QueueSet) -> Vec<String> {
     let name = &interface.name;
     let mut warnings = Vec::new();
     if interface.has_default_route {
         warnings.push(format!(
             "{name}: the default route leads through this interface; the kernel (and a remote login) will get no \
              packet from the opened queues until this ends"
+        ));
+    }
+    if let Some(rest) =
+        QueueSet::of((0..interface.rx_queues).filter(|queue| !queues.numbers().contains(queue)))
+    {
+        let (all, opened, last) = (interface.rx_queues, queues.len(), queues.last());
+        let fewer = if last + 1 == opened {
+            format!(
+                "ethtool -L {name} combined {opened} (veth: rx {opened} tx {opened}), or ethtool -X {name} equal {opened}"
+            )
+        } else {
+            format!("ethtool -N {name} flow-type tcp4 dst-port PORT action {last}")
+        };
+        warnings.push(format!(
+            "{name}: it has {all} RX queues, and {rest} of them is not opened: packets that it puts there go to the \
+             kernel. Open all: queues={all}; or let it use the opened ones: {fewer}"
         ));
     }
     if !interface.is_up {

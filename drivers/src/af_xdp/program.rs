@@ -225,6 +225,16 @@ pub(super) fn zero_copy_frames(interface: &Interface) -> usize {
     query(interface).map_or(1, |query| query.xdp_zc_max_segs.max(1) as usize)
 }
 
+/// Whether the driver can do without copies (`NETDEV_XDP_ACT_XSK_ZEROCOPY`, linux/netdev.h, Linux 6.3), as far as
+/// it says so.
+pub(super) fn has_zero_copy(interface: &Interface) -> bool {
+    const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 8;
+    // A kernel that tells no features may well have drivers with zero-copy.
+    query(interface).map_or(true, |query| {
+        query.feature_flags == 0 || query.feature_flags & NETDEV_XDP_ACT_XSK_ZEROCOPY != 0
+    })
+}
+
 /// What the kernel says of XDP on an interface.
 fn query(interface: &Interface) -> io::Result<sys::bpf_xdp_query_opts> {
     let mut query = sys::bpf_xdp_query_opts {

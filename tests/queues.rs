@@ -1,0 +1,111 @@
+//! Which queues a port has, and how ports share the packet memory.
+
+use std::{
+    net::UdpSocket,
+    thread,
+    time::{Duration, Instant},
+};
+
+use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio};
+
+const PEER: &str = "10.0.0.1";
+const OURS: &str = "10.0.0.2";
+
+fn network(queues: u32) -> (Netns, Veth) {
+    let under_test = Netns::new("fwd");
+    let veth = Veth::new(&under_test, "ve0", PEER, queues);
+    (under_test, veth)
+}
+
+/// Sends all that the peer sends through one of its queues; it arrives on our queue of that number.
+fn send_through(veth: &Veth, queue: u32, queues: u32) {
+    for other in 0..queues {
+        let mask = if other == queue { "3" } else { "0" };
+        let path = format!("/sys/class/net/ve1/queues/tx-{other}/xps_cpus");
+        veth.peer.run("sh", &["-c", &format!("echo {mask} > {path}")]);
+    }
+}
+
+/// Lcores serve the opened queues in their order, whatever their numbers; packets of the others go to the kernel.
+#[test]
+fn a_list_of_queues_is_served_and_the_rest_goes_to_the_kernel() {
+    if !can_make_networks("a_list_of_queues_is_served_and_the_rest_goes_to_the_kernel") {
+        return;
+    }
+    // In generic mode veth takes the number of the peer's TX queue, less one, for that of the RX queue.
+    for (mode, received) in [("native", 20 + 80), ("generic", 40)] {
+        let (netns, veth) = network(4);
+        veth.set_neighbour(OURS, "02:00:00:00:00:aa");
+        let port = format!("ve0,queues=1+3,mode={mode}");
+        let fwd = Fwd::start(&netns, &["-p", &port, "--mode", "rxonly", "--cores", "0,1"]);
+        for (queue, packets) in [(0, 10), (1, 20), (2, 40), (3, 80)] {
+            send_through(&veth, queue, 4);
+            let socket = veth.peer.enter(|| UdpSocket::bind((PEER, 0)).unwrap());
+            for _ in 0..packets {
+                socket.send_to(&[0; 60], (OURS, 9)).unwrap();
+            }
+        }
+        thread::sleep(Duration::from_millis(300));
+        let ended = fwd.end();
+        let last = ended.assert_conserved();
+        assert_eq!(ended.port(0, "rx_packets"), received, "{mode}: {last}");
+        assert_eq!(last["ports"][0]["held"].as_array().unwrap().len(), 2);
+        for part in ["ve0: it has 4 RX queues, and 0+2 of them is not opened", "queues=4", "ethtool -N ve0"] {
+            assert!(ended.stderr.contains(part), "{}", ended.stderr);
+        }
+    }
+}
+
+/// xdp-tutorial#108: flows that hash to a queue that nobody opened were lost without a word.
+#[test]
+fn queues_that_are_not_opened_are_warned_of() {
+    if !can_make_networks("queues_that_are_not_opened_are_warned_of") {
+        return;
+    }
+    let (netns, _veth) = network(2);
+    let warned = |port: &str| {
+        let ended = Fwd::start(&netns, &["-p", port]).end();
+        ended.assert_conserved();
+        ended.stderr
+    };
+    let stderr = warned("ve0");
+    for part in ["it has 2 RX queues, and 1 of them is not opened", "queues=2", "ethtool -L ve0 combined 1"] {
+        assert!(stderr.contains(part), "{stderr}");
+    }
+    assert!(!warned("ve0,queues=2").contains("not opened"));
+    assert!(!warned("ve0,queues=0-1").contains("not opened"));
+}
+
+/// The packet memory of two ports is counted once against the limit on locked memory: it would not fit twice.
+#[test]
+fn ports_share_one_registration_of_the_packet_memory() {
+    if !can_make_networks("ports_share_one_registration_of_the_packet_memory") {
+        return;
+    }
+    let under_test = Netns::new("fwd");
+    let left = Veth::new(&under_test, "ve0", PEER, 2);
+    let right = Veth::new(&under_test, "vf0", OURS, 2);
+    let program = sheafio().to_str().unwrap().to_owned();
+    // 2 MiB of packet memory, and a limit of 3 MiB, which counts without CAP_IPC_LOCK.
+    let run = |options: &str| {
+        let ports = format!("-p ve0,{options} -p vf0,{options}");
+        let line = format!(
+            "ulimit -l 3072; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock {program} fwd --json --frames \
+             1024 --hugepages off {ports}"
+        );
+        Fwd::start_program(&under_test, "sh".into(), &["-c", &line])
+    };
+    for options in ["queues=2,mode=native", "queues=2,mode=generic", "queues=2,frags=yes"] {
+        let fwd = run(options);
+        fwd.wait_for_xdp(&under_test, "ve0");
+        fwd.wait_for_xdp(&under_test, "vf0");
+        let start = Instant::now();
+        while !left.peer.succeeds("ping", &["-c", "1", "-W", "1", OURS]) {
+            assert!(start.elapsed() < Duration::from_secs(10), "{options}: nothing is forwarded");
+        }
+        let ended = fwd.end();
+        ended.assert_conserved();
+        assert_eq!(ended.retired(), 0);
+    }
+    drop(right);
+}
