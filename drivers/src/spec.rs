@@ -196,7 +196,7 @@ impl Kind {
         match self {
             Self::AfXdp(_) => {
                 "queues=N|LIST, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, frags=auto|yes|no, \
-                 ring=SLOTS, fill=FRAMES, force=yes|no"
+                 metadata=yes|no, ring=SLOTS, fill=FRAMES, force=yes|no"
             }
             Self::Ring { .. } => "size=SLOTS",
             Self::Null { .. } => "queues=N, len=BYTES",
@@ -237,6 +237,9 @@ impl Kind {
             (Self::AfXdp(config), "frags") => {
                 use af_xdp::Frags::{Auto, No, Yes};
                 config.frags = choice(value, &[("auto", Auto), ("yes", Yes), ("no", No)])?;
+            }
+            (Self::AfXdp(config), "metadata") => {
+                config.metadata = choice(value, &[("yes", true), ("no", false)])?;
             }
             (Self::AfXdp(config), "ring") => config.ring = slots(af_xdp::Config::RING_SIZES)?,
             (Self::AfXdp(config), "fill") => config.fill = Some(small(1..=32_768)?),

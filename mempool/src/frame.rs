@@ -54,6 +54,12 @@ const SIZE_SHIFT: u32 = 32;
 const FLAGS_SHIFT: u32 = 48;
 /// The packet goes on in the next frame of the burst.
 const CONTINUES: u64 = 1 << FLAGS_SHIFT;
+/// A request to the device lies in front of the packet; see `metadata.rs`.
+const TX_METADATA: u64 = 1 << (FLAGS_SHIFT + 1);
+/// What the device knew of the packet lies in front of it; see `metadata.rs`.
+const RX_METADATA: u64 = 1 << (FLAGS_SHIFT + 2);
+/// Both are only true as long as the packet starts where it did.
+const METADATA: u64 = TX_METADATA | RX_METADATA;
 /// No flag: what [`Frame::marks`] says of a frame without bytes.
 const EMPTY: u64 = 1 << 63;
 
@@ -71,6 +77,8 @@ pub(crate) const fn meta(len: u16, headroom: u16, size: u16) -> u64 {
 impl Frame {
     /// The bit of [`marks`](Self::marks) that a frame has whose packet goes on in the next one.
     pub const CONTINUES: u64 = CONTINUES;
+    /// The bit of [`marks`](Self::marks) that a frame has with a request to the device.
+    pub const TX_METADATA: u64 = TX_METADATA;
     /// The bit of [`marks`](Self::marks) that a frame without bytes has.
     pub const EMPTY: u64 = EMPTY;
 
@@ -87,9 +95,8 @@ impl Frame {
         frame
     }
 
-    /// What a driver must look at before it sends: bit 63 is set if the frame has no bytes, [`Frame::CONTINUES`]
-    /// if its packet goes on in the next one; the other bits mean nothing. The bitwise or of many frames tells
-    /// of all at once.
+    /// What a driver must look at before it sends: [`Frame::EMPTY`], [`Frame::CONTINUES`] and
+    /// [`Frame::TX_METADATA`]; the other bits mean nothing. The bitwise or of many frames tells of all at once.
     #[inline(always)]
     pub fn marks(&self) -> u64 {
         (self.len_bytes() as u64).wrapping_sub(1) | self.meta
@@ -132,7 +139,7 @@ impl Frame {
     }
 
     /// Takes `count` bytes of headroom into the packet's front and returns them, to be written.
-    /// Their content is what was there before. `None` if there is less headroom.
+    /// Their content is what was there before. `None` if there is less headroom. Metadata is gone afterwards.
     #[inline]
     #[must_use]
     #[cfg_attr(debug_assertions, track_caller)]
@@ -140,7 +147,7 @@ impl Frame {
         if count > self.headroom() {
             return None;
         }
-        self.meta = self.meta - ((count as u64) << HEADROOM_SHIFT) + count as u64;
+        self.meta = (self.meta & !METADATA) - ((count as u64) << HEADROOM_SHIFT) + count as u64;
         // SAFETY: the headroom was at least `count` bytes, so the result is in the same chunk.
         self.data = unsafe { self.data.sub(count) };
         Some(&mut self[..count])
@@ -160,7 +167,7 @@ impl Frame {
         Some(&mut self[old_len..])
     }
 
-    /// Removes `count` bytes from the packet's front.
+    /// Removes `count` bytes from the packet's front. Metadata is gone afterwards.
     ///
     /// # Panics
     /// If the packet is shorter than `count`.
@@ -168,7 +175,7 @@ impl Frame {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn trim_front(&mut self, count: usize) {
         assert!(count <= self.len(), "trim_front({count}) of a packet of {} bytes", self.len());
-        self.meta = self.meta + ((count as u64) << HEADROOM_SHIFT) - count as u64;
+        self.meta = (self.meta & !METADATA) + ((count as u64) << HEADROOM_SHIFT) - count as u64;
         // SAFETY: the packet was at least `count` bytes long, so the result is in the same chunk.
         self.data = unsafe { self.data.add(count) };
     }
@@ -182,6 +189,48 @@ impl Frame {
     pub fn trim_back(&mut self, count: usize) {
         assert!(count <= self.len(), "trim_back({count}) of a packet of {} bytes", self.len());
         self.meta -= count as u64;
+    }
+
+    /// The last bytes of the headroom, just in front of the packet. `None` if there are fewer.
+    #[inline]
+    pub(crate) fn front<const COUNT: usize>(&self) -> Option<&[u8; COUNT]> {
+        if COUNT > self.headroom() {
+            return None;
+        }
+        // SAFETY: the frame owns its chunk, whose memory is initialised, and these bytes of it.
+        Some(unsafe { self.data.sub(COUNT).cast::<[u8; COUNT]>().as_ref() })
+    }
+
+    /// As [`front`](Self::front), to be written.
+    #[inline]
+    pub(crate) fn front_mut<const COUNT: usize>(&mut self) -> Option<&mut [u8; COUNT]> {
+        if COUNT > self.headroom() {
+            return None;
+        }
+        // SAFETY: as for front; the exclusive borrow of the only handle makes the access exclusive.
+        Some(unsafe { self.data.sub(COUNT).cast::<[u8; COUNT]>().as_mut() })
+    }
+
+    /// Whether there is a request to the device in front of the packet.
+    #[inline]
+    pub(crate) fn has_tx_metadata(&self) -> bool {
+        self.meta & TX_METADATA != 0
+    }
+
+    #[inline]
+    pub(crate) fn set_tx_metadata(&mut self, has: bool) {
+        self.meta = self.meta & !TX_METADATA | if has { TX_METADATA } else { 0 };
+    }
+
+    /// Whether there is what the device knew in front of the packet.
+    #[inline]
+    pub(crate) fn has_rx_metadata(&self) -> bool {
+        self.meta & RX_METADATA != 0
+    }
+
+    #[inline]
+    pub(crate) fn set_rx_metadata(&mut self, has: bool) {
+        self.meta = self.meta & !RX_METADATA | if has { RX_METADATA } else { 0 };
     }
 
     /// Whether the packet goes on in the next frame of the burst (`XDP_PKT_CONTD`, linux/if_xdp.h).

@@ -19,7 +19,8 @@
 //! # Ok::<(), sheafio_mempool::PoolError>(())
 //! ```
 //!
-//! What lies where: `frame` and `burst` are the handles that applications hold; `cache` is the data
+//! What lies where: `frame` and `burst` are the handles that applications hold, `metadata` is what devices tell of
+//! packets and are asked for; `cache` is the data
 //! path, `apart` that with several zones, `refill` what it does once in a sheaf; `pair` holds the two
 //! sheaves of a cache, `foreign` those for other zones; `lane` and `barn`, which consists of `shard`s,
 //! are where sheaves are exchanged; `sheaf` is their memory. `zone`, `pool`, `builder` and `plan` tie it
@@ -39,6 +40,7 @@ mod frame;
 mod geometry;
 mod lane;
 mod memory;
+mod metadata;
 #[cfg(all(test, loom))]
 mod models;
 mod pair;
@@ -65,6 +67,7 @@ pub use frame::{Frame, FrameIndex, XDP_HEADROOM_BYTES};
 pub use geometry::Geometry;
 pub use lane::Lane;
 pub use memory::Pages;
+pub use metadata::{METADATA_BYTES, RxHash, RxMetadata, TxRequest, VlanTag};
 pub use plan::PoolPlan;
 pub use pool::{Hugepages, Mempool};
 pub use zone::{ZonePolicy, ZoneSpec};

@@ -5,10 +5,12 @@
 
 mod command;
 mod netns;
+mod packet;
 mod probes;
 
 pub use command::{Ended, Fwd, example, run_sheafio, sheafio};
 pub use netns::{Netns, Veth, run, succeeds};
+pub use packet::PacketSocket;
 pub use probes::{COLD, build_probes};
 
 /// Whether tests with network namespaces can run; if not, says why where `tests/run` shows it.

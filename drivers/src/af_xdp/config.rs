@@ -86,6 +86,10 @@ pub struct Config {
     pub copy: CopyMode,
     /// Whether a packet may lie in several frames.
     pub frags: Frags,
+    /// Whether received packets come with what the device knew of them, as far as kernel and driver tell
+    /// ([`Frame::rx_metadata`](sheafio_mempool::Frame::rx_metadata), Linux 6.3), and requests go to the kernel with
+    /// packets that are sent (Linux 6.8). Costs a few ns a packet.
+    pub metadata: bool,
     /// Slots of each of the four rings: a power of two, [`Config::RING_SIZES`].
     pub ring: u32,
     /// Frames that a queue keeps ready for reception, at most the ring's slots. `None`: a quarter of
@@ -110,6 +114,7 @@ impl Default for Config {
             mode: Mode::Auto,
             copy: CopyMode::Auto,
             frags: Frags::Auto,
+            metadata: false,
             ring: 2048,
             fill: None,
             force: false,

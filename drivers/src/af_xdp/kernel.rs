@@ -11,7 +11,7 @@ use sheafio_core::{DropReason, QueueCounters};
 use super::{
     interface::name_of,
     program::Attachment,
-    queue::{Kernel, Wake},
+    queue::{Kernel, Offloads, Wake},
     socket::Socket,
     sys,
 };
@@ -52,6 +52,15 @@ impl Kernel for LinuxKernel {
 
     fn frames_a_packet(&self) -> usize {
         self.socket.as_ref().map_or(1, |socket| socket.frames_a_packet)
+    }
+
+    fn tx_offloads(&self) -> Offloads {
+        let socket = self.socket.as_ref().filter(|socket| socket.tx_metadata);
+        socket.map_or(Offloads::default(), |socket| Offloads {
+            // Only copy mode is sure to do it; which zero-copy drivers do is not looked up.
+            checksum: !socket.zero_copy,
+            timestamp: true,
+        })
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

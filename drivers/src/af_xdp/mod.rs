@@ -28,6 +28,7 @@ pub(crate) use self::open::cache_of;
 pub use self::{
     config::{Config, CopyMode, Frags, Mode},
     open::{open, open_with},
+    queue::TxTimestamp,
     queues::{NoQueueSet, QueueSet},
 };
 use self::{interface::Interface, kernel::LinuxKernel, program::Attachment, queue::XskQueue, socket::Socket};

@@ -104,7 +104,13 @@ fn serve(
         Frags::Auto if largest <= pool.geometry().data_bytes() => Frags::No,
         frags => frags,
     };
-    let ask = Ask { ring: config.ring, copy, frags, driver_frames: zero_copy_frames(interface) };
+    let ask = Ask {
+        ring: config.ring,
+        copy,
+        frags,
+        metadata: config.metadata,
+        driver_frames: zero_copy_frames(interface),
+    };
     let numbers = config.queues.numbers();
     let sockets = bind(interface, numbers, pool, ask)?;
     let zero_copy = sockets.iter().all(|(socket, _)| socket.zero_copy);

@@ -4,8 +4,8 @@
 //! allocate, lock, or make a system call but to wake and to kick. Invariant: frames with the kernel =
 //! `with_rx` + `with_tx`; each was taken from the pool and comes back once, or is retired.
 //!
-//! `queue/runs.rs` holds what is done only for packets that are larger than a frame, `queue/close.rs` the end of
-//! a queue. (A little above 400 lines: the data path reads best in one.)
+//! `queue/runs.rs` holds what is done only for packets that are larger than a frame, `queue/requests.rs` what
+//! applications ask for with a packet, `queue/close.rs` the end of a queue. (A little above 400 lines: the data path reads best in one.)
 //!
 //! It is generic over the kernel: `kernel.rs` is the real one, `sim` plays it over heap memory, so
 //! tests drive this very code without root.
@@ -16,6 +16,7 @@
 //! ```
 
 mod close;
+mod requests;
 mod runs;
 
 use std::{os::fd::RawFd, sync::Arc};
@@ -23,6 +24,9 @@ use std::{os::fd::RawFd, sync::Arc};
 use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
 use sheafio_mempool::{Burst, Frame, FrameIndex, Geometry, Mempool, PoolCache};
 
+pub(crate) use self::requests::Offloads;
+use self::requests::Requests;
+pub use self::requests::TxTimestamp;
 use super::rings::{CONTINUES, Desc, Rings};
 use crate::spsc::{Consumer, Producer};
 
@@ -54,6 +58,14 @@ pub trait Kernel: Send {
     fn sends_all_for_one_kick(&self) -> bool;
     /// The most frames that a packet to be sent may have: 1 where large packets are not possible.
     fn frames_a_packet(&self) -> usize;
+    /// What is done with packets on request. What is not, this side does, if it can.
+    fn tx_offloads(&self) -> Offloads {
+        Offloads::default()
+    }
+    /// The key that the XDP program writes behind the metadata of each received packet; `None` if it writes none.
+    fn rx_metadata_key(&self) -> Option<u64> {
+        None
+    }
     /// A descriptor for poll(2).
     fn wait_fd(&self) -> Option<RawFd>;
     /// Makes the device stop giving packets to this queue, for good. Returns whether it is certain
@@ -112,6 +124,9 @@ pub struct XskQueue<K: Kernel> {
     wake_backoff: u32,
     /// Frames whose descriptors could not be trusted.
     lost: u32,
+    requests: Requests,
+    /// See [`Kernel::rx_metadata_key`].
+    rx_metadata_key: Option<u64>,
     // Cold.
     closed: Option<Closed>,
 }
@@ -129,6 +144,7 @@ impl<K: Kernel> XskQueue<K> {
             completion: Consumer::new(rings.completion),
             geometry: *pool.geometry(),
             counters: Arc::default(),
+            rx_metadata_key: kernel.rx_metadata_key(),
             kernel,
             with_rx: 0,
             with_tx: 0,
@@ -142,6 +158,7 @@ impl<K: Kernel> XskQueue<K> {
             wake_backoff: 0,
             pool,
             lost: 0,
+            requests: Requests::new(),
             closed: None,
         }
     }
@@ -225,6 +242,9 @@ impl<K: Kernel> XskQueue<K> {
         if addrs >= geometry.umem_bytes() {
             self.check_completed(count);
         }
+        if self.requests.is_waiting() {
+            self.complete_requests(count);
+        }
         let completion = &mut self.completion;
         // SAFETY: the frames were sent by this queue and are complete: ours again, each once. Every
         // slot is written. The address comes back as sent; its frame is the chunk it lies in.
@@ -261,7 +281,7 @@ impl<K: Kernel> XskQueue<K> {
             self.tx.unwrite(count);
             panic!("a frame of another pool was given to tx_burst; open the port with the frame's own pool");
         }
-        if marks & (Frame::EMPTY | Frame::CONTINUES) != 0 {
+        if marks & (Frame::EMPTY | Frame::CONTINUES | Frame::TX_METADATA) != 0 {
             self.tx.unwrite(count);
             return self.send_runs(cache, burst);
         }
@@ -329,6 +349,12 @@ impl<K: Kernel> XskQueue<K> {
         assert!(last < self.geometry.umem_bytes(), "the kernel completed a frame that is not in the UMEM");
     }
 
+    #[cold]
+    fn complete_requests(&mut self, count: usize) {
+        let (geometry, requests) = (self.geometry, &mut self.requests);
+        self.completion.peek_each(count, |_, addr| requests.complete(&geometry, addr));
+    }
+
     /// A cache of another pool would give one frame two owners.
     #[inline(always)]
     fn check_pool(&self, cache: &PoolCache) {
@@ -348,6 +374,14 @@ impl<K: Kernel> XskQueue<K> {
     }
 }
 
+/// Looks for metadata in front of the packets that came behind the first `before` frames.
+#[inline(never)]
+fn find_metadata(burst: &mut Burst, before: usize, key: u64) {
+    for packet in burst[before..].chunk_by_mut(|frame, _| frame.continues()) {
+        packet[0].find_rx_metadata(key);
+    }
+}
+
 impl<K: Kernel> Queue for XskQueue<K> {
     #[inline]
     fn rx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
@@ -357,7 +391,11 @@ impl<K: Kernel> Queue for XskQueue<K> {
         self.refill(cache);
         // 2. Receive.
         let room = burst.room();
+        let before = burst.len();
         let received = self.receive(cache, burst);
+        if let Some(key) = self.rx_metadata_key {
+            find_metadata(burst, before, key);
+        }
         // 3. Wake the kernel if it asks: for the fill ring, and for packets that wait to be sent.
         self.wake();
         let is_full = room > 0 && received == room;

@@ -5,6 +5,9 @@ use crate::spsc::RingMemory;
 /// `XDP_PKT_CONTD` (linux/if_xdp.h): the packet goes on in the next descriptor.
 pub(crate) const CONTINUES: u32 = libc::XDP_PKT_CONTD;
 
+/// `XDP_TX_METADATA` (linux/if_xdp.h): a request lies in front of the packet.
+pub(crate) const TX_METADATA: u32 = libc::XDP_TX_METADATA;
+
 /// A descriptor of the RX and TX rings: `struct xdp_desc` (linux/if_xdp.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -13,7 +16,7 @@ pub(crate) struct Desc {
     pub(crate) addr: u64,
     /// Length of the packet in bytes.
     pub(crate) len: u32,
-    /// [`CONTINUES`] or 0.
+    /// [`CONTINUES`] and [`TX_METADATA`], or 0.
     pub(crate) options: u32,
 }
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sheafio_mempool::Geometry;
+use sheafio_mempool::{Geometry, METADATA_BYTES};
 
 use super::{CopyMode, Frags, interface::Interface, rings::Rings, sys};
 use crate::{
@@ -40,6 +40,8 @@ pub(super) struct Socket {
     pub(super) sends_all: bool,
     /// Frames that a packet may have, at most.
     pub(super) frames_a_packet: usize,
+    /// The kernel knows requests in front of packets that are sent.
+    pub(super) tx_metadata: bool,
 }
 
 /// How a socket should be.
@@ -50,6 +52,8 @@ pub(super) struct Ask {
     pub(super) copy: CopyMode,
     /// `Auto` only where packets of several frames are to be expected; else `No`.
     pub(super) frags: Frags,
+    /// Whether requests should go to the kernel with packets that are sent.
+    pub(super) metadata: bool,
     /// Frames of a packet that the driver can send in zero-copy mode, at most.
     pub(super) driver_frames: usize,
 }
@@ -74,10 +78,11 @@ impl Socket {
             move |source| DriverError::Call { interface, queue, call, source }
         };
         let fd = sys::socket().map_err(call("opening an AF_XDP socket"))?;
-        if let Umem::Register = umem {
-            register(fd.as_fd(), geometry)
-                .map_err(|source| refused_memory(interface, queue, geometry, source))?;
-        }
+        let tx_metadata = match umem {
+            Umem::Register => register(fd.as_fd(), geometry, ask.metadata)
+                .map_err(|source| refused_memory(interface, queue, geometry, source))?,
+            Umem::Share(first) => first.tx_metadata,
+        };
         for (option, ring) in [
             (libc::XDP_UMEM_FILL_RING, "making the fill ring"),
             (libc::XDP_UMEM_COMPLETION_RING, "making the completion ring"),
@@ -99,7 +104,7 @@ impl Socket {
             (true, true) => ask.driver_frames.max(1),
             (true, false) => FRAMES_A_COPIED_PACKET,
         };
-        Ok((Self { fd, zero_copy, sends_all, frames_a_packet }, rings))
+        Ok((Self { fd, zero_copy, sends_all, frames_a_packet, tx_metadata }, rings))
     }
 }
 
@@ -109,8 +114,9 @@ impl AsFd for Socket {
     }
 }
 
-fn register(fd: BorrowedFd<'_>, geometry: &Geometry) -> io::Result<()> {
-    let umem = libc::xdp_umem_reg {
+/// Registers the packet memory; returns whether the kernel knows requests in front of packets that are sent.
+fn register(fd: BorrowedFd<'_>, geometry: &Geometry, metadata: bool) -> io::Result<bool> {
+    let mut umem = libc::xdp_umem_reg {
         addr: geometry.base().as_ptr() as u64,
         len: geometry.umem_bytes(),
         chunk_size: geometry.frame_bytes(),
@@ -118,7 +124,19 @@ fn register(fd: BorrowedFd<'_>, geometry: &Geometry) -> io::Result<()> {
         flags: 0,
         tx_metadata_len: 0,
     };
-    sys::set_option(fd, libc::XDP_UMEM_REG, &umem)
+    if metadata {
+        // In copy mode the kernel computes checksums itself: a veth would leave them to a receiver that may be
+        // another AF_XDP socket.
+        umem.flags = libc::XDP_UMEM_TX_METADATA_LEN | libc::XDP_UMEM_TX_SW_CSUM;
+        umem.tx_metadata_len = METADATA_BYTES as u32;
+        match sys::set_option(fd, libc::XDP_UMEM_REG, &umem) {
+            // Before Linux 6.8 the flags are unknown.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            registered => return registered.map(|()| true),
+        }
+        (umem.flags, umem.tx_metadata_len) = (0, 0);
+    }
+    sys::set_option(fd, libc::XDP_UMEM_REG, &umem).map(|()| false)
 }
 
 fn refused_memory(interface: &Interface, queue: u32, geometry: &Geometry, source: io::Error) -> DriverError {

@@ -2,7 +2,7 @@
 //!
 //! Owns: a list of the sockets that have registered a pool's memory in this process. Never does: keep one open.
 //! Invariant: a shared registration gives a port what it would have had alone: the kernel gives all sockets of a
-//! registration one copy mode, and packets in several frames to all of them or to none.
+//! registration one copy mode, and packets in several frames and requests with packets to all of them or to none.
 //!
 //! Sharing counts the memory once against the limit on locked memory, and pins it once.
 
@@ -36,7 +36,8 @@ pub(super) fn shareable(pool: &'static Mempool, ask: Ask, has_zero_copy: bool) -
             (CopyMode::ZeroCopy, is_zero_copy) => is_zero_copy,
             (CopyMode::Auto, is_zero_copy) => is_zero_copy == has_zero_copy,
         };
-        is_same_copy && (ask.frags != Frags::No) == (socket.frames_a_packet > 1)
+        let has_same_frags = (ask.frags != Frags::No) == (socket.frames_a_packet > 1);
+        is_same_copy && has_same_frags && ask.metadata == socket.tx_metadata
     })
 }
 

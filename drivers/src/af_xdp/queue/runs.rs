@@ -6,7 +6,7 @@
 use sheafio_core::DropReason;
 use sheafio_mempool::{Burst, Frame, PoolCache};
 
-use super::{Kernel, XskQueue};
+use super::{Kernel, XskQueue, requests};
 use crate::af_xdp::rings::{CONTINUES, Desc};
 
 impl<K: Kernel> XskQueue<K> {
@@ -80,7 +80,7 @@ impl<K: Kernel> XskQueue<K> {
         packets
     }
 
-    /// As `send`, where some packet has several frames, or none with bytes.
+    /// As `send`, where some packet has several frames or none with bytes, or something is asked for with it.
     #[cold]
     #[inline(never)]
     pub(super) fn send_runs(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
@@ -96,10 +96,11 @@ impl<K: Kernel> XskQueue<K> {
             packets += 1;
             bytes += packet.iter().map(|frame| frame.len() as u64).sum::<u64>();
         }
+        self.see_to_requests(burst, count);
         let geometry = self.geometry;
         self.tx.write_each(count, |at| {
             let frame = &burst[at];
-            let options = if frame.continues() { CONTINUES } else { 0 };
+            let options = requests::option(frame) | if frame.continues() { CONTINUES } else { 0 };
             Desc { addr: geometry.addr(frame), len: frame.len() as u32, options }
         });
         self.tx.publish();

@@ -1,0 +1,155 @@
+//! What applications ask for with a packet: checksums, and the time of sending.
+//!
+//! Owns: the tokens of packets whose time is still to be told, and the times that nobody has fetched. Never does:
+//! allocate once the queue runs. Invariant: both lists have a fixed bound; what does not fit is counted, not told.
+
+use std::mem::ManuallyDrop;
+
+use sheafio_mempool::{Burst, Frame, Geometry, TxRequest};
+
+use super::{Kernel, XskQueue};
+use crate::af_xdp::rings::TX_METADATA;
+
+/// Packets on their way whose time was asked for, and times to be fetched, at most.
+const LIMIT: usize = 256;
+
+/// When a packet was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxTimestamp {
+    /// What [`Frame::request_tx_timestamp`] was told.
+    pub token: u64,
+    /// The time, in ns of the device's clock; where packets are copied, of the kernel's TAI clock when it has let go
+    /// of the packet.
+    pub timestamp_ns: u64,
+}
+
+/// What a device, or the kernel in its place, does with packets that are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// Computes checksums.
+    pub checksum: bool,
+    /// Tells when a packet was sent.
+    pub timestamp: bool,
+}
+
+/// Requests that wait for their completion.
+pub(super) struct Requests {
+    sent: Vec<Sent>,
+    told: Vec<TxTimestamp>,
+    missed: u64,
+}
+
+struct Sent {
+    addr: u64,
+    token: u64,
+    /// What lay where the time will be.
+    before: u64,
+}
+
+impl Requests {
+    pub(super) fn new() -> Self {
+        Self { sent: Vec::with_capacity(LIMIT), told: Vec::with_capacity(LIMIT), missed: 0 }
+    }
+
+    /// Whether completions must be looked at.
+    #[inline(always)]
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
+    fn wait(&mut self, sent: Sent) {
+        if self.sent.len() < LIMIT {
+            self.sent.push(sent);
+        } else {
+            self.missed += 1;
+        }
+    }
+
+    /// Looks whether this completed frame's time was asked for, and told.
+    pub(super) fn complete(&mut self, geometry: &Geometry, addr: u64) {
+        let Some(at) = self.sent.iter().position(|sent| sent.addr == addr) else { return };
+        let sent = self.sent.swap_remove(at);
+        // SAFETY: the address is one that this queue has sent, as a packet of one byte or more, and that came back:
+        // the frame is ours. It is forgotten, so that its place in the completion ring stays the only owner.
+        let frame = ManuallyDrop::new(unsafe { geometry.frame(addr, 1) });
+        let timestamp_ns = frame.tx_timestamp_or_request();
+        if timestamp_ns == sent.before || self.told.len() == LIMIT {
+            self.missed += 1;
+        } else {
+            self.told.push(TxTimestamp { token: sent.token, timestamp_ns });
+        }
+    }
+}
+
+impl<K: Kernel> XskQueue<K> {
+    /// The times of sending that were told since the last call, in the order of completion. At most 256 are kept,
+    /// and at most 256 packets can wait for theirs; see [`tx_timestamps_missed`](Self::tx_timestamps_missed).
+    pub fn tx_timestamps(&mut self) -> impl Iterator<Item = TxTimestamp> {
+        self.requests.told.drain(..)
+    }
+
+    /// How many times of sending were asked for and will not be told: too many at once, or the kernel or device can't
+    /// tell.
+    pub fn tx_timestamps_missed(&self) -> u64 {
+        self.requests.missed
+    }
+
+    /// Sees to what is asked for with the first `count` frames of a burst, which are whole packets and about to be
+    /// sent: passes it on to the kernel, or does it here.
+    pub(super) fn see_to_requests(&mut self, burst: &mut Burst, count: usize) {
+        let offloads = self.kernel.tx_offloads();
+        let (geometry, requests) = (self.geometry, &mut self.requests);
+        for packet in burst[..count].chunk_by_mut(|frame, _| frame.continues()) {
+            let TxRequest { checksum, timestamp } = packet[0].tx_request();
+            if let (Some((start, offset)), false) = (checksum, offloads.checksum) {
+                fill_checksum(packet, start.into(), offset.into());
+            }
+            match timestamp {
+                Some(token) if offloads.timestamp => requests.wait(Sent {
+                    addr: geometry.addr(&packet[0]),
+                    token,
+                    before: packet[0].tx_timestamp_or_request(),
+                }),
+                Some(_) => requests.missed += 1,
+                None => {}
+            }
+            let is_for_kernel =
+                (checksum.is_some() && offloads.checksum) || (timestamp.is_some() && offloads.timestamp);
+            if !is_for_kernel {
+                packet[0].clear_tx_request();
+            }
+        }
+    }
+}
+
+/// The option of a descriptor that says that the kernel finds a request in front of the packet.
+pub(super) fn option(frame: &Frame) -> u32 {
+    if frame.marks() & Frame::TX_METADATA == 0 { 0 } else { TX_METADATA }
+}
+
+/// Computes the Internet checksum (RFC 1071) of a packet from `start` on, over all of its frames, and writes it to
+/// `start + offset` in the first one. A sum of zero is written as 0xffff, which says the same and is not "no
+/// checksum" to UDP (RFC 768), as the kernel does it too (`skb_checksum_help`).
+fn fill_checksum(packet: &mut [Frame], start: usize, offset: usize) {
+    let (mut sum, mut is_odd) = (0_u64, false);
+    for (at, frame) in packet.iter().enumerate() {
+        let bytes = &frame[if at == 0 { start } else { 0 }..];
+        let part: u64 =
+            bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0))).sum();
+        // A frame that starts at an odd byte of the packet has its bytes in the other halves of the words.
+        sum += if is_odd { u64::from((fold(part)).swap_bytes()) } else { part };
+        is_odd ^= bytes.len() % 2 == 1;
+    }
+    let checksum = match !fold(sum) {
+        0 => 0xffff,
+        checksum => checksum,
+    };
+    packet[0][start + offset..][..2].copy_from_slice(&checksum.to_be_bytes());
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}

@@ -1,0 +1,175 @@
+//! What is asked for with packets that are sent, and what comes with packets that are received, on a real veth.
+
+use std::{
+    net::UdpSocket,
+    time::{Duration, Instant},
+};
+
+use sheafio_core::Queue;
+use sheafio_drivers::af_xdp::{self, AfXdpQueue, Config, Mode, TxTimestamp};
+use sheafio_mempool::{Burst, Hugepages, Mempool, PoolCache};
+use sheafio_tests::{Netns, PacketSocket, Veth, can_make_networks};
+
+const PEER: &str = "10.0.0.1";
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn network(mtu: &str) -> (Netns, Veth) {
+    let under_test = Netns::new("fwd");
+    let veth = Veth::new(&under_test, "ve0", PEER, 1);
+    under_test.ip(&["link", "set", "ve0", "mtu", mtu]);
+    veth.peer.ip(&["link", "set", "ve1", "mtu", mtu]);
+    veth.peer.ip(&["link", "set", "ve1", "address", "02:00:00:00:00:01"]);
+    (under_test, veth)
+}
+
+fn pool() -> &'static Mempool {
+    Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap()
+}
+
+fn open(config: &Config, pool: &'static Mempool) -> AfXdpQueue {
+    let mut port = af_xdp::open_with("ve0", config, pool).unwrap();
+    port.queue(0).unwrap()
+}
+
+/// Sum of 16-bit words, folded (RFC 1071).
+fn sum(bytes: &[u8]) -> u16 {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    let mut sum: u32 = bytes.chunks(2).map(word).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+const IP: usize = 14;
+const UDP: usize = IP + 20;
+
+/// A UDP packet to the peer's port with `payload`, whose UDP checksum is the sum of its pseudo header.
+fn packet(port: u16, payload: &[u8]) -> Vec<u8> {
+    let udp_len = 8 + payload.len() as u16;
+    let mut packet = [
+        &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..],
+        &[0x45, 0],
+        &(20 + udp_len).to_be_bytes(),
+        &[0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1],
+        &[0, 9],
+        &port.to_be_bytes(),
+        &udp_len.to_be_bytes(),
+        &[0, 0],
+        payload,
+    ]
+    .concat();
+    let header = !sum(&packet[IP..UDP]);
+    packet[IP + 10..IP + 12].copy_from_slice(&header.to_be_bytes());
+    let pseudo = [&packet[IP + 12..UDP], &[0, 17], &udp_len.to_be_bytes()].concat();
+    packet[UDP + 6..UDP + 8].copy_from_slice(&sum(&pseudo).to_be_bytes());
+    packet
+}
+
+/// Puts a packet into as many frames as it needs, with a first frame of `first` bytes.
+fn push(burst: &mut Burst, cache: &mut PoolCache, packet: &[u8], first: usize) {
+    let (head, rest) = packet.split_at(first.min(packet.len()));
+    let parts: Vec<&[u8]> = std::iter::once(head).chain(rest.chunks(1700)).collect();
+    for (at, part) in parts.iter().enumerate() {
+        let mut frame = cache.alloc().unwrap();
+        frame.append(part.len()).unwrap().copy_from_slice(part);
+        frame.set_continues(at + 1 < parts.len());
+        burst.push(frame).unwrap();
+    }
+}
+
+fn tai_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes the struct.
+    unsafe { libc::clock_gettime(libc::CLOCK_TAI, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Checksums of packets in one frame and in several, with parts of odd length; by the kernel and by the port. The
+/// receiver is another AF_XDP program's view of the wire: the bytes themselves, and a kernel socket.
+#[test]
+fn checksums_that_are_asked_for_are_on_the_wire() {
+    if !can_make_networks("checksums_that_are_asked_for_are_on_the_wire") {
+        return;
+    }
+    for metadata in [true, false] {
+        for mode in [Mode::Native, Mode::Generic] {
+            let (netns, veth) = network("9000");
+            let socket = veth.peer.enter(|| UdpSocket::bind((PEER, 0)).unwrap());
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            let raw = PacketSocket::new(&veth.peer, "ve1");
+            let port = socket.local_addr().unwrap().port();
+            netns.enter(|| {
+                let pool = pool();
+                let mut queue = open(&Config { metadata, mode, ..Config::default() }, pool);
+                let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+                for (len, first) in [(1, 1500), (1000, 1500), (1001, 1500), (4001, 1501), (8001, 1000)] {
+                    let payload: Vec<u8> = (0..len).map(|at: u32| (at * 7 + 3) as u8).collect();
+                    let packet = packet(port, &payload);
+                    push(&mut burst, &mut cache, &packet, first);
+                    assert!(burst[0].request_checksum(UDP as u16, 6));
+                    assert_eq!(queue.tx_burst(&mut cache, &mut burst), 1);
+                    let mut received = vec![0; 9000];
+                    let count = socket.recv(&mut received).unwrap();
+                    assert!(received[..count] == payload, "{len} bytes: the payload changed");
+                    let wire = raw.receive(PATIENCE).expect("the packet is on the wire");
+                    let pseudo =
+                        [&wire[IP + 12..UDP], &[0, 17], &wire[UDP + 4..UDP + 6], &wire[UDP..]].concat();
+                    assert_eq!(sum(&pseudo), 0xffff, "{mode:?}, metadata {metadata}, {len} bytes");
+                }
+                let closed = queue.close(&mut cache);
+                drop(cache);
+                assert_eq!((closed.retired, pool.audit().unwrap().home), (0, 1024));
+            });
+            assert_eq!(veth.peer.snmp("Udp", "InCsumErrors"), 0);
+        }
+    }
+}
+
+/// Each packet's time of sending comes with its token, and lies between the moments before and after.
+#[test]
+fn times_of_sending_are_told_with_their_tokens() {
+    if !can_make_networks("times_of_sending_are_told_with_their_tokens") {
+        return;
+    }
+    let (netns, _veth) = network("1500");
+    netns.enter(|| {
+        let pool = pool();
+        let mut queue = open(&Config { metadata: true, ..Config::default() }, pool);
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+        let before = tai_ns();
+        for number in 0..20_u64 {
+            push(&mut burst, &mut cache, &packet(9, b"tick"), 1500);
+            // Of every second one nothing is asked.
+            if number % 2 == 0 {
+                assert!(burst.last_mut().unwrap().request_tx_timestamp(1000 + number));
+            }
+        }
+        assert_eq!(queue.tx_burst(&mut cache, &mut burst), 20);
+        let start = Instant::now();
+        let mut told: Vec<TxTimestamp> = Vec::new();
+        while told.len() < 10 && start.elapsed() < PATIENCE {
+            queue.tx_burst(&mut cache, &mut burst);
+            told.extend(queue.tx_timestamps());
+        }
+        let after = tai_ns();
+        let mut tokens: Vec<u64> = told.iter().map(|told| told.token).collect();
+        tokens.sort_unstable();
+        assert_eq!(tokens, (0..10).map(|half| 1000 + half * 2).collect::<Vec<_>>());
+        assert!(
+            told.iter().all(|told| (before..=after).contains(&told.timestamp_ns)),
+            "{before} {told:?} {after}"
+        );
+        assert_eq!(queue.tx_timestamps_missed(), 0);
+
+        // Without metadata nobody tells; that is counted, and the packet is sent.
+        queue.close(&mut cache);
+        let mut queue = open(&Config::default(), pool);
+        push(&mut burst, &mut cache, &packet(9, b"tick"), 1500);
+        assert!(burst[0].request_tx_timestamp(1));
+        assert_eq!((queue.tx_burst(&mut cache, &mut burst), queue.tx_timestamps_missed()), (1, 1));
+        queue.close(&mut cache);
+        drop(cache);
+        assert_eq!(pool.audit().unwrap().home, 1024);
+    });
+}
