@@ -5,13 +5,15 @@
 //! taken off before a socket is closed.
 //!
 //! What lies where: `config` says what can be asked, `open` makes a port of it: `interface` looks the device up,
-//! `program` loads and attaches, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks,
+//! `program` loads and attaches, `other`
+//! tells what else is attached, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks,
 //! `rings` and `queue` are the data path.
 
 mod config;
 mod interface;
 mod kernel;
 mod open;
+mod other;
 mod program;
 pub(crate) mod queue;
 mod queues;

@@ -1,11 +1,10 @@
-//! The XDP program: load it, attach it as a BPF link, find out what else is attached.
+//! The XDP program: load it, attach it as a BPF link.
 //!
 //! Owns: the program, its map and its link. Never does: touch a socket or a ring. Invariant: the
 //! program is attached only as a link, which the kernel takes off when this process ends, however
 //! it ends; nothing is pinned, so no bpffs is needed.
 
 use std::{
-    ffi::CStr,
     io, mem,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     sync::Mutex,
@@ -14,7 +13,12 @@ use std::{
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, set_print};
 use libbpf_sys as sys;
 
-use super::{Mode, interface::Interface, sys::wait_for_programs_to_end};
+use super::{
+    Mode,
+    interface::Interface,
+    other::{Other, link_info},
+    sys::wait_for_programs_to_end,
+};
 use crate::DriverError;
 
 /// The compiled `xdp.bpf.c`, aligned as libbpf wants ELF files.
@@ -43,14 +47,6 @@ struct Attached {
     link: Option<OwnedFd>,
     /// Queues that are in the map.
     queues: Vec<u32>,
-}
-
-/// Another program on an interface.
-pub(super) struct Other {
-    id: u32,
-    name: String,
-    generic: bool,
-    link: Option<(u32, OwnedFd)>,
 }
 
 impl Program {
@@ -166,59 +162,6 @@ impl Drop for Attachment {
     }
 }
 
-impl std::fmt::Display for Other {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "'{}' (id {})", self.name, self.id)
-    }
-}
-
-impl Other {
-    /// The program that is attached to an interface, if there is one.
-    pub(super) fn on(interface: &Interface) -> Option<Self> {
-        let query = query(interface).ok()?;
-        let generic = query.skb_prog_id != 0;
-        let id = [query.prog_id, query.skb_prog_id, query.drv_prog_id, query.hw_prog_id]
-            .into_iter()
-            .find(|id| *id != 0)?;
-        Some(Self {
-            id,
-            name: program_name(id).unwrap_or_default(),
-            generic,
-            link: link_of(id, interface.index),
-        })
-    }
-
-    /// The error that tells of it.
-    pub(super) fn refuse(&self, interface: &Interface) -> DriverError {
-        let remedy = match &self.link {
-            Some((link, _)) => {
-                format!("end the program that holds BPF link {link}, or: bpftool link detach id {link}")
-            }
-            None if self.generic => format!("ip link set dev {} xdpgeneric off", interface.name),
-            None => format!("ip link set dev {} xdp off", interface.name),
-        };
-        DriverError::Attached {
-            interface: interface.name.clone(),
-            program: self.to_string(),
-            mode: if self.generic { "generic" } else { "native" },
-            remedy,
-        }
-    }
-
-    /// Takes it off.
-    pub(super) fn detach(&self, interface: &Interface) -> io::Result<()> {
-        let mode = if self.generic { Mode::Generic } else { Mode::Native };
-        // SAFETY: the descriptor is a link's; no options are given.
-        let detached = unsafe {
-            match &self.link {
-                Some((_, link)) => sys::bpf_link_detach(link.as_raw_fd()),
-                None => sys::bpf_xdp_detach(interface.index as i32, flag(mode), std::ptr::null()),
-            }
-        };
-        check(detached).map(drop)
-    }
-}
-
 /// Frames of one packet that the driver handles in zero-copy mode, at most (`xdp-zc-max-segs` of the kernel's
 /// netdev family, Linux 6.6); 1 if it does not say.
 pub(super) fn zero_copy_frames(interface: &Interface) -> usize {
@@ -236,7 +179,7 @@ pub(super) fn has_zero_copy(interface: &Interface) -> bool {
 }
 
 /// What the kernel says of XDP on an interface.
-fn query(interface: &Interface) -> io::Result<sys::bpf_xdp_query_opts> {
+pub(super) fn query(interface: &Interface) -> io::Result<sys::bpf_xdp_query_opts> {
     let mut query = sys::bpf_xdp_query_opts {
         sz: mem::size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
         ..Default::default()
@@ -247,12 +190,12 @@ fn query(interface: &Interface) -> io::Result<sys::bpf_xdp_query_opts> {
 }
 
 /// `XDP_FLAGS_DRV_MODE` or `XDP_FLAGS_SKB_MODE` (linux/if_link.h).
-fn flag(mode: Mode) -> u32 {
+pub(super) fn flag(mode: Mode) -> u32 {
     if mode == Mode::Generic { sys::XDP_FLAGS_SKB_MODE } else { sys::XDP_FLAGS_DRV_MODE }
 }
 
 /// libbpf's -errno as an error.
-fn check(result: i32) -> io::Result<i32> {
+pub(super) fn check(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
 }
 
@@ -313,48 +256,5 @@ fn why_not(interface: &Interface, program: BorrowedFd<'_>, mode: Mode, error: &i
         mode: mode.name(),
         reason: words.map_or_else(|| error.to_string(), |words| format!("{words} ({error})")),
         remedy,
-    }
-}
-
-/// The name that a loaded program was given, at most 15 characters.
-fn program_name(id: u32) -> Option<String> {
-    // SAFETY: the descriptor is new and nobody else's; all zeroes is a valid bpf_prog_info, and the
-    // kernel writes at most `len` bytes of it, with a C string as its name.
-    unsafe {
-        let fd = OwnedFd::from_raw_fd(check(sys::bpf_prog_get_fd_by_id(id)).ok()?);
-        let mut info: sys::bpf_prog_info = mem::zeroed();
-        let mut len = mem::size_of_val(&info) as u32;
-        check(sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &raw mut info, &raw mut len)).ok()?;
-        Some(CStr::from_ptr(info.name.as_ptr()).to_string_lossy().into_owned())
-    }
-}
-
-/// What the kernel says of a link.
-fn link_info(link: BorrowedFd<'_>) -> Option<sys::bpf_link_info> {
-    // SAFETY: all zeroes is a valid bpf_link_info, of which the kernel writes at most `len` bytes.
-    unsafe {
-        let mut info: sys::bpf_link_info = mem::zeroed();
-        let mut len = mem::size_of_val(&info) as u32;
-        check(sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut len)).ok()?;
-        Some(info)
-    }
-}
-
-/// The link by which a program is attached to an interface, with its id.
-fn link_of(program: u32, interface: u32) -> Option<(u32, OwnedFd)> {
-    let mut id = 0;
-    loop {
-        // SAFETY: the kernel writes the next id. The descriptor is new and nobody else's, and the
-        // union member is the one that the type says.
-        unsafe {
-            check(sys::bpf_link_get_next_id(id, &raw mut id)).ok()?;
-            let Ok(fd) = check(sys::bpf_link_get_fd_by_id(id)) else { continue }; // Gone meanwhile.
-            let fd = OwnedFd::from_raw_fd(fd);
-            let Some(info) = link_info(fd.as_fd()) else { continue };
-            let is_xdp = info.type_ == sys::BPF_LINK_TYPE_XDP;
-            if is_xdp && info.prog_id == program && info.__bindgen_anon_1.xdp.ifindex == interface {
-                return Some((id, fd));
-            }
-        }
     }
 }

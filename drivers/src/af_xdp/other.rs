@@ -1,0 +1,123 @@
+//! Other XDP programs on an interface: find, name, take off.
+//!
+//! Owns: nothing but descriptors of links while it looks. Never does: touch a program that it was not asked to.
+//! Invariant: a program is taken off in the way it was attached, by its link or by netlink.
+
+use std::{
+    ffi::CStr,
+    io, mem,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
+
+use libbpf_sys as sys;
+
+use super::{
+    Mode,
+    interface::Interface,
+    program::{check, flag, query},
+};
+use crate::DriverError;
+
+/// Another program on an interface.
+pub(super) struct Other {
+    id: u32,
+    name: String,
+    generic: bool,
+    link: Option<(u32, OwnedFd)>,
+}
+
+impl std::fmt::Display for Other {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "'{}' (id {})", self.name, self.id)
+    }
+}
+
+impl Other {
+    /// The program that is attached to an interface, if there is one.
+    pub(super) fn on(interface: &Interface) -> Option<Self> {
+        let query = query(interface).ok()?;
+        let generic = query.skb_prog_id != 0;
+        let id = [query.prog_id, query.skb_prog_id, query.drv_prog_id, query.hw_prog_id]
+            .into_iter()
+            .find(|id| *id != 0)?;
+        Some(Self {
+            id,
+            name: program_name(id).unwrap_or_default(),
+            generic,
+            link: link_of(id, interface.index),
+        })
+    }
+
+    /// The error that tells of it.
+    pub(super) fn refuse(&self, interface: &Interface) -> DriverError {
+        let remedy = match &self.link {
+            Some((link, _)) => {
+                format!("end the program that holds BPF link {link}, or: bpftool link detach id {link}")
+            }
+            None if self.generic => format!("ip link set dev {} xdpgeneric off", interface.name),
+            None => format!("ip link set dev {} xdp off", interface.name),
+        };
+        DriverError::Attached {
+            interface: interface.name.clone(),
+            program: self.to_string(),
+            mode: if self.generic { "generic" } else { "native" },
+            remedy,
+        }
+    }
+
+    /// Takes it off.
+    pub(super) fn detach(&self, interface: &Interface) -> io::Result<()> {
+        let mode = if self.generic { Mode::Generic } else { Mode::Native };
+        // SAFETY: the descriptor is a link's; no options are given.
+        let detached = unsafe {
+            match &self.link {
+                Some((_, link)) => sys::bpf_link_detach(link.as_raw_fd()),
+                None => sys::bpf_xdp_detach(interface.index as i32, flag(mode), std::ptr::null()),
+            }
+        };
+        check(detached).map(drop)
+    }
+}
+
+/// The name that a loaded program was given, at most 15 characters.
+fn program_name(id: u32) -> Option<String> {
+    // SAFETY: the descriptor is new and nobody else's; all zeroes is a valid bpf_prog_info, and the
+    // kernel writes at most `len` bytes of it, with a C string as its name.
+    unsafe {
+        let fd = OwnedFd::from_raw_fd(check(sys::bpf_prog_get_fd_by_id(id)).ok()?);
+        let mut info: sys::bpf_prog_info = mem::zeroed();
+        let mut len = mem::size_of_val(&info) as u32;
+        check(sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &raw mut info, &raw mut len)).ok()?;
+        Some(CStr::from_ptr(info.name.as_ptr()).to_string_lossy().into_owned())
+    }
+}
+
+/// What the kernel says of a link.
+pub(super) fn link_info(link: BorrowedFd<'_>) -> Option<sys::bpf_link_info> {
+    // SAFETY: all zeroes is a valid bpf_link_info, of which the kernel writes at most `len` bytes.
+    unsafe {
+        let mut info: sys::bpf_link_info = mem::zeroed();
+        let mut len = mem::size_of_val(&info) as u32;
+        check(sys::bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut len)).ok()?;
+        Some(info)
+    }
+}
+
+/// The link by which a program is attached to an interface, with its id.
+fn link_of(program: u32, interface: u32) -> Option<(u32, OwnedFd)> {
+    let mut id = 0;
+    loop {
+        // SAFETY: the kernel writes the next id. The descriptor is new and nobody else's, and the
+        // union member is the one that the type says.
+        unsafe {
+            check(sys::bpf_link_get_next_id(id, &raw mut id)).ok()?;
+            let Ok(fd) = check(sys::bpf_link_get_fd_by_id(id)) else { continue }; // Gone meanwhile.
+            let fd = OwnedFd::from_raw_fd(fd);
+            let Some(info) = link_info(fd.as_fd()) else { continue };
+            let is_xdp = info.type_ == sys::BPF_LINK_TYPE_XDP;
+            if is_xdp && info.prog_id == program && info.__bindgen_anon_1.xdp.ifindex == interface {
+                return Some((id, fd));
+            }
+        }
+    }
+}
