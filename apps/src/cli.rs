@@ -95,7 +95,11 @@ Keys of a PORT, with their defaults:
   eth0, af_xdp:eth0   queues=1 (or a list: 0-3+6), start=0 (with a number of queues), mode=auto|native|generic, copy=auto|copy|zerocopy,
                       frags=auto|yes|no (packets in several frames; auto: if one of the MTU does not fit into one),
                       ring=2048 (slots of each ring, a power of two, 64 to 32768; fewer if the pool is small),
-                      fill=N (frames kept ready for reception; as many as ring), force=no|yes
+                      fill=N (frames kept ready for reception; as many as ring), force=no|yes,
+                      metadata=no|yes (what the device knows of a packet comes with it),
+                      steer=all|none|RULE+RULE (what is taken; all else goes on to the kernel): a RULE is one of
+                      arp, ip, ip6, tcp, udp, sctp, icmp, icmp6, proto47 (an IP protocol), 0x88b5 (an ethertype),
+                      with @ADDRESS or @ADDRESS/BITS and :PORT of the destination: steer=arp+udp:7+tcp@[fd00::2]:80
   ring:a              size=1024 (slots, a power of two); name it twice for its two ends
   null:0              queues=1, len=64 (bytes, 14 to 1728)
   sim:0               queues=1, seed=1, packets=N (that arrive; endless), len=64 (bytes, from 60 on), ring=2048,

@@ -90,6 +90,29 @@ pub enum DriverError {
         /// What libbpf and the kernel said.
         reason: String,
     },
+    /// A rule that no packet could meet, or that can't be read.
+    #[error("steering rule '{rule}': {problem}; allowed: {allowed}")]
+    Rule {
+        /// The rule as given.
+        rule: String,
+        /// What is wrong with it.
+        problem: String,
+        /// What would be right.
+        allowed: String,
+    },
+    /// The maps of the XDP program could not be used.
+    #[error(
+        "{interface}: the XDP program was asked for '{asked}', but the kernel refused: {reason}. What it takes is as \
+         before; run as root or with CAP_BPF, and see that no security module forbids bpf(2)"
+    )]
+    Steer {
+        /// The interface.
+        interface: String,
+        /// The asked rules, or the counts.
+        asked: String,
+        /// What the kernel said.
+        reason: String,
+    },
     /// The kernel refused the packet memory.
     #[error(
         "{interface}: the kernel refused {kib} KiB of packet memory: {source}. Locked memory is limited to \

@@ -2,7 +2,7 @@
 
 use sheafio_core::Queue;
 
-use crate::DriverError;
+use crate::{DriverError, af_xdp::Steer};
 
 /// An open port: its queues, to be moved to their lcores, and what stays with the control plane.
 pub struct Port {
@@ -33,6 +33,11 @@ impl Port {
 pub trait Control: Send {
     /// Reads counts that someone else keeps, such as the kernel, into the queues' counters.
     fn refresh(&self) {}
+
+    /// What changes which packets are the port's, where an XDP program decides on that.
+    fn steer_handle(&self) -> Option<&Steer> {
+        None
+    }
 
     /// What keeps the port from working, in a few words; `None` while nothing does.
     fn trouble(&self) -> Option<&'static str> {

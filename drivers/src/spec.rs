@@ -174,6 +174,7 @@ impl FromStr for PortSpec {
         for (key, value) in pairs {
             kind.set(key, value).map_err(|bad| match bad {
                 Bad::Key => refuse(format!("unknown key '{key}'"), kind.keys().to_owned()),
+                Bad::Rule { problem, allowed } => refuse(format!("{key}={problem}"), allowed),
                 Bad::Value(allowed) => {
                     refuse(format!("{key}='{value}' is not possible"), format!("{key}={allowed}"))
                 }
@@ -187,6 +188,11 @@ impl FromStr for PortSpec {
 /// Why an option was refused.
 enum Bad {
     Key,
+    /// One of several rules.
+    Rule {
+        problem: String,
+        allowed: String,
+    },
     Value(String),
 }
 
@@ -196,7 +202,7 @@ impl Kind {
         match self {
             Self::AfXdp(_) => {
                 "queues=N|LIST, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, frags=auto|yes|no, \
-                 metadata=yes|no, ring=SLOTS, fill=FRAMES, force=yes|no"
+                 metadata=yes|no, ring=SLOTS, fill=FRAMES, steer=all|none|RULE+RULE, force=yes|no"
             }
             Self::Ring { .. } => "size=SLOTS",
             Self::Null { .. } => "queues=N, len=BYTES",
@@ -243,6 +249,7 @@ impl Kind {
             }
             (Self::AfXdp(config), "ring") => config.ring = slots(af_xdp::Config::RING_SIZES)?,
             (Self::AfXdp(config), "fill") => config.fill = Some(small(1..=32_768)?),
+            (Self::AfXdp(config), "steer") => config.steer = steering(value)?,
             (Self::AfXdp(config), "force") => config.force = choice(value, &[("yes", true), ("no", false)])?,
             (Self::Ring { size }, "size") => *size = slots(1..=1 << 20)?,
             (Self::Null { queues, .. } | Self::Sim(sim::Config { queues, .. }), "queues") => {
@@ -272,6 +279,15 @@ fn number(value: &str, range: RangeInclusive<u64>) -> Result<u64, Bad> {
 fn slots(value: &str, range: RangeInclusive<u32>) -> Result<u32, Bad> {
     let slots = value.parse().ok().filter(|slots: &u32| range.contains(slots) && slots.is_power_of_two());
     slots.ok_or_else(|| Bad::Value(format!("a power of two from {} to {}", range.start(), range.end())))
+}
+
+fn steering(value: &str) -> Result<af_xdp::Steering, Bad> {
+    value.parse().map_err(|error| match error {
+        DriverError::Rule { rule, problem, allowed } => {
+            Bad::Rule { problem: format!("'{rule}': {problem}"), allowed }
+        }
+        other => Bad::Value(other.to_string()),
+    })
 }
 
 fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> Result<T, Bad> {
@@ -374,7 +390,10 @@ mod tests {
         };
         assert_eq!(config("eth0"), af_xdp::Config::default());
         assert_eq!(config("af_xdp:eth0"), config("eth0"));
-        let all = config("eth0,queues=2,start=1,mode=generic,copy=copy,ring=512,fill=100,force=yes");
+        let all = config(
+            "eth0,queues=2,start=1,mode=generic,copy=copy,ring=512,fill=100,force=yes,steer=arp+udp@[fd00::2]:7",
+        );
+        assert_eq!(all.steer.to_string(), "arp+udp@[fd00::2]:7");
         assert_eq!(
             (all.queues.numbers(), all.ring, all.fill, all.force),
             (&[1, 2][..], 512, Some(100), true)
@@ -413,6 +432,8 @@ mod tests {
             ("eth0,queues=2,queues=3", "'queues' is given twice", "each key once"),
             ("eth0,mode=fast", "mode='fast' is not possible", "mode=auto|native|generic"),
             ("eth0,copy=no", "copy='no' is not possible", "copy=auto|copy|zerocopy"),
+            ("eth0,steer=arp+ssh", "steer='ssh': unknown kind 'ssh'", "arp, ip, ip6, tcp"),
+            ("eth0,steer=udp:0", "steer='udp:0': port 0 is nobody's", "a port from 1 to 65535"),
             ("eth0,ring=100", "ring='100' is not possible", "a power of two from 64 to 32768"),
             ("ring:a,size=3", "size='3' is not possible", "a power of two"),
             ("null:0,len=9000", "len='9000' is not possible", "len=14 to 1728"),

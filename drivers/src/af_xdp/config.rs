@@ -3,7 +3,7 @@
 //! Owns: plain values. Never does: look at an interface. Invariant: what `check` lets through is possible
 //! on some interface.
 
-use super::QueueSet;
+use super::{QueueSet, Steering};
 use crate::DriverError;
 
 /// Where the XDP program runs.
@@ -95,6 +95,9 @@ pub struct Config {
     /// Frames that a queue keeps ready for reception, at most the ring's slots. `None`: a quarter of
     /// the pool, shared among this port's queues.
     pub fill: Option<u32>,
+    /// Which packets are ours; all others go on to the kernel. [`AfXdpPort::steer`](super::AfXdpPort::steer) changes
+    /// that later.
+    pub steer: Steering,
     /// Takes another XDP program off the interface, instead of refusing to open.
     pub force: bool,
     /// The CPUs whose lcores will serve the queues, from the first again when there are fewer: the first
@@ -117,6 +120,7 @@ impl Default for Config {
             metadata: false,
             ring: 2048,
             fill: None,
+            steer: Steering::All,
             force: false,
             cpus: Vec::new(),
         }

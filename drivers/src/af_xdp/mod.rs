@@ -6,7 +6,7 @@
 //!
 //! What lies where: `config` says what can be asked, `open` makes a port of it: `interface` looks the device up,
 //! `program` loads and attaches, `other`
-//! tells what else is attached, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks,
+//! tells what else is attached, `steer` says which packets are ours, `verdict` what became of them, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks,
 //! `rings` and `queue` are the data path.
 
 mod config;
@@ -19,8 +19,10 @@ pub(crate) mod queue;
 mod queues;
 pub(crate) mod rings;
 mod socket;
+mod steer;
 mod sys;
 mod umem;
+mod verdict;
 
 use std::sync::{Arc, Weak};
 
@@ -32,6 +34,8 @@ pub use self::{
     open::{open, open_with},
     queue::TxTimestamp,
     queues::{NoQueueSet, QueueSet},
+    steer::{Rule, Steer, Steering},
+    verdict::{Verdict, VerdictCounts},
 };
 use self::{interface::Interface, kernel::LinuxKernel, program::Attachment, queue::XskQueue, socket::Socket};
 use crate::{
@@ -51,6 +55,7 @@ pub struct AfXdpPort {
     queues: Vec<Option<AfXdpQueue>>,
     statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
     attachment: Weak<Attachment>,
+    steer: Steer,
 }
 
 /// The kernel's own name of an interface, which may be asked for by an alternative one.
@@ -82,6 +87,19 @@ impl AfXdpPort {
         &self.warnings
     }
 
+    /// Changes which packets are ours, at once and without a gap: see [`Steer::set`].
+    ///
+    /// # Errors
+    /// As [`Steer::set`].
+    pub fn steer(&self, steering: &Steering) -> Result<(), DriverError> {
+        self.steer.set(steering)
+    }
+
+    /// What changes that from elsewhere, and counts what the XDP program saw.
+    pub fn steer_handle(&self) -> Steer {
+        self.steer.clone()
+    }
+
     /// Turns it into a port of any kind.
     pub(crate) fn into_port(self) -> crate::Port {
         let mode = format!(
@@ -106,6 +124,7 @@ impl AfXdpPort {
                 index: self.interface.index,
                 statistics: self.statistics,
                 attachment: self.attachment,
+                steer: self.steer,
             }),
         }
     }
@@ -116,6 +135,7 @@ struct AfXdpControl {
     index: u32,
     statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
     attachment: Weak<Attachment>,
+    steer: Steer,
 }
 
 impl Control for AfXdpControl {
@@ -125,6 +145,10 @@ impl Control for AfXdpControl {
                 kernel::count_drops(&socket, counters);
             }
         }
+    }
+
+    fn steer_handle(&self) -> Option<&Steer> {
+        Some(&self.steer)
     }
 
     fn trouble(&self) -> Option<&'static str> {

@@ -12,7 +12,7 @@ use sheafio_core::{Queue, QueueCounters};
 use sheafio_mempool::{Mempool, PoolCache, PoolError};
 
 use super::{
-    AfXdpPort, AfXdpQueue, Config, CopyMode, Frags, Mode, QueueSet,
+    AfXdpPort, AfXdpQueue, Config, CopyMode, Frags, Mode, QueueSet, Steering,
     config::check,
     interface::{self, Interface},
     kernel::LinuxKernel,
@@ -53,14 +53,15 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
     }
     let interface = Interface::lookup(interface)?;
     check_queues(&interface, config)?;
-    let mut warnings = warnings_of(&interface, &config.queues);
+    let mut warnings = warnings_of(&interface, config);
     if !config.force
         && let Some(other) = Other::on(&interface)
     {
         return Err(other.refuse(&interface));
     }
 
-    let program = Program::load(&interface, config.queues.last() + 1)?;
+    let program = Program::load(&interface, config.queues.last() + 1, true)?;
+    program.steer().set(&config.steer)?;
     let first = if config.mode == Mode::Auto { Mode::Native } else { config.mode };
     let (serving, mode) = match serve(&interface, config, pool, &program, first, &mut warnings) {
         Ok(serving) => (serving, first),
@@ -73,7 +74,8 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
     };
     let Serving { queues, statistics, attachment, zero_copy } = serving;
     let queues = queues.into_iter().map(Some).collect();
-    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, statistics, attachment })
+    let steer = program.steer().clone();
+    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, statistics, attachment, steer })
 }
 
 /// Queues that get packets.
@@ -199,14 +201,22 @@ fn check_queues(interface: &Interface, config: &Config) -> Result<(), DriverErro
     })
 }
 
-fn warnings_of(interface: &Interface, queues: &QueueSet) -> Vec<String> {
+fn warnings_of(interface: &Interface, config: &Config) -> Vec<String> {
+    let (queues, steering) = (&config.queues, &config.steer);
     let name = &interface.name;
     let mut warnings = Vec::new();
     if interface.has_default_route {
-        warnings.push(format!(
-            "{name}: the default route leads through this interface; the kernel (and a remote login) will get no \
-             packet from the opened queues until this ends"
-        ));
+        warnings.push(match steering {
+            Steering::All => format!(
+                "{name}: the default route leads through this interface; the kernel (and a remote login) will get no \
+                 packet from the opened queues until this ends. Take only what you need: steer=RULES, such as \
+                 steer=udp:7"
+            ),
+            Steering::Only(_) => format!(
+                "{name}: the default route leads through this interface; packets of {steering} are taken from the \
+                 opened queues, the kernel gets all others"
+            ),
+        });
     }
     if let Some(rest) =
         QueueSet::of((0..interface.rx_queues).filter(|queue| !queues.numbers().contains(queue)))

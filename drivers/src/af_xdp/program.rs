@@ -17,6 +17,7 @@ use super::{
     Mode,
     interface::Interface,
     other::{Other, link_info},
+    steer::Steer,
     sys::wait_for_programs_to_end,
 };
 use crate::DriverError;
@@ -31,9 +32,16 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 static SAID: Mutex<String> = Mutex::new(String::new());
 static QUIET: Mutex<()> = Mutex::new(());
 
-/// The loaded program and its map of sockets.
+/// The programs of `xdp.bpf.c`, of which one is loaded: for packets of one buffer, and of several.
+const PLAIN: &str = "sheafio_xdp";
+const FRAGS: &str = "sheafio_frags";
+
+/// The loaded program and its maps.
 pub(super) struct Program {
     object: Object,
+    steer: Steer,
+    /// Whether it takes packets of several buffers.
+    pub(super) frags: bool,
 }
 
 /// What a port's queues share: the map of sockets, and the link by which the program is attached. The
@@ -50,22 +58,55 @@ struct Attached {
 }
 
 impl Program {
-    /// Loads the program, with a map for the queues 0 to `queues - 1`.
-    pub(super) fn load(interface: &Interface, queues: u32) -> Result<Self, DriverError> {
+    /// Loads the program, with a map for the queues 0 to `queues - 1`; it takes everything. With `frags` it takes
+    /// packets of several buffers, if the kernel can do that (Linux 5.18 and newer): see `frags`.
+    pub(super) fn load(interface: &Interface, queues: u32, frags: bool) -> Result<Self, DriverError> {
+        if frags && let Ok(program) = Self::load_one(interface, queues, true) {
+            return Ok(program);
+        }
+        // Had it failed for another reason, so does this.
+        Self::load_one(interface, queues, false)
+    }
+
+    fn load_one(interface: &Interface, queues: u32, frags: bool) -> Result<Self, DriverError> {
         with_libbpf_quiet(|| {
-            let open = ObjectBuilder::default().name("sheafio")?.open_memory(&OBJECT.0);
-            open.and_then(|mut open| {
-                for mut map in open.maps_mut().filter(|map| map.name() == "xsks") {
-                    map.set_max_entries(queues)?;
-                }
-                open.load()
-            })
+            let mut open = ObjectBuilder::default().name("sheafio")?.open_memory(&OBJECT.0)?;
+            for mut map in open.maps_mut().filter(|map| map.name() == "xsks") {
+                map.set_max_entries(queues)?;
+            }
+            for mut program in open.progs_mut() {
+                let wanted = program.name() == if frags { FRAGS } else { PLAIN };
+                program.set_autoload(wanted);
+            }
+            let object = open.load()?;
+            let steer = Steer::new(&interface.name, &object)?;
+            Ok(Self { object, steer, frags })
         })
-        .map(|object| Self { object })
-        .map_err(|(error, said)| DriverError::Load {
+        .map_err(|(error, said): (libbpf_rs::Error, String)| DriverError::Load {
             interface: interface.name.clone(),
             reason: if said.is_empty() { error.to_string() } else { format!("{error} ({said})") },
         })
+    }
+
+    /// What steers it.
+    pub(super) fn steer(&self) -> &Steer {
+        &self.steer
+    }
+
+    /// The program that was loaded.
+    pub(super) fn loaded(&self) -> libbpf_rs::Program<'_> {
+        let name = if self.frags { FRAGS } else { PLAIN };
+        self.object.progs().find(|program| program.name() == name).expect("xdp.bpf.c defines this program")
+    }
+
+    /// The same, to be run on packets of a test's choice.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn loaded_mut(&mut self) -> libbpf_rs::ProgramMut<'_> {
+        let name = if self.frags { FRAGS } else { PLAIN };
+        self.object
+            .progs_mut()
+            .find(|program| program.name() == name)
+            .expect("xdp.bpf.c defines this program")
     }
 
     /// Puts sockets into the map, by their queues: packets of a queue will go to its socket.
@@ -95,7 +136,7 @@ impl Program {
         interface: &Interface,
         mode: Mode,
     ) -> Result<(), DriverError> {
-        let program = self.object.progs().next().expect("xdp.bpf.c defines a program");
+        let program = self.loaded();
         let program = program.as_fd();
         let mut options = sys::bpf_link_create_opts {
             sz: mem::size_of::<sys::bpf_link_create_opts>() as sys::size_t,

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0-only)
 /*
- * Hands packets to AF_XDP sockets.
+ * Decides what is ours and hands it to AF_XDP sockets.
  *
- * Each packet goes to the socket that is bound to its RX queue. A queue without a socket has no
- * entry in the map; its packets go on to the kernel's own stack.
+ * Without rules every packet goes to the socket that is bound to its RX queue. With rules only packets that
+ * one of them takes do; all else goes on to the kernel's own stack, and so does what has no socket.
+ *
+ *             rules?           a rule takes it?         socket of the queue?
+ *   packet ---- no ----------------------------------------- yes ------> socket   REDIRECTED
+ *           \-- yes ---------- yes -------------------/\---- no -------> kernel   NOT_BOUND
+ *                          \-- no --------------------------------------> kernel   PASSED
+ *                           \- headers damaged -------------------------> kernel   MALFORMED
+ *
+ * steer/words.rs writes the rules, steer/taken.rs says the same as this in Rust, verdict.rs names the counts.
  */
 
 /* The few types of linux/bpf.h that are needed, so that no kernel header is. */
@@ -19,8 +27,10 @@ typedef __u32 __be32;
 typedef __u64 __be64;
 typedef __u16 __sum16;
 typedef __u32 __wsum;
+typedef _Bool bool;
+enum { false, true };
 
-enum { BPF_MAP_TYPE_XSKMAP = 17 };
+enum { BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_ARRAY_OF_MAPS = 12, BPF_MAP_TYPE_XSKMAP = 17 };
 enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };
 
 struct xdp_md {
@@ -33,6 +43,7 @@ struct xdp_md {
 };
 
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
 
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
@@ -41,10 +52,281 @@ struct {
 	__type(value, __u32);
 } xsks SEC(".maps");
 
+/* What became of a packet: each adds one to one of these. The order is that of Verdict in verdict.rs. */
+enum verdict { REDIRECTED, NOT_BOUND, PASSED, MALFORMED, VERDICTS };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1); /* All counts are one value: one look-up a packet. */
+	__type(key, __u32);
+	__type(value, __u64[VERDICTS]);
+} verdicts SEC(".maps");
+
+/* What rules are compared with. Fields that a packet does not have are 0, and so is their HAS_ bit. */
+struct key {
+	__u64 what; /* bits 0-15 ethertype, 16-23 protocol, 24-26 HAS_*, 32-47 destination port */
+	__u64 to[2]; /* destination address, in the order of the wire; of IPv4 the first four bytes */
+};
+#define PROTOCOL(protocol) ((__u64)(protocol) << 16)
+#define PORT(port) ((__u64)(port) << 32)
+#define HAS_IP (1ULL << 24)
+#define HAS_PROTOCOL (1ULL << 25)
+#define HAS_PORT (1ULL << 26)
+
+/* A rule takes a packet if the bits of its key that are set in the mask are as in the value. */
+struct rule {
+	struct key value;
+	struct key mask;
+};
+
+enum { MAX_RULES = 64, MAX_TAGS = 2, MAX_EXTENSIONS = 6 };
+
+struct rules {
+	__u64 count;
+	struct rule rule[MAX_RULES];
+};
+
+struct bank {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct rules)); /* clang 14 does not describe types that only an inner map names. */
+};
+
+/*
+ * The rules that hold; empty: everything is ours. User space writes a bank that no program uses and puts it here:
+ * that is one store of a pointer, so a packet sees the old rules or the new ones, and the kernel returns from it
+ * only when no program uses the old ones any more (maybe_wait_bpf_programs in kernel/bpf/syscall.c).
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct bank);
+} steering SEC(".maps");
+
+/* IEEE 802.1Q-2018 9.6; RFC 791 3.1; RFC 8200 3 and 4.3 to 4.6. */
+enum { TAG_BYTES = 4, ETHERTYPE_AT = 12, PORTS_BYTES = 4 };
+enum { ETHERTYPE_IPV4 = 0x0800, ETHERTYPE_IPV6 = 0x86dd, ETHERTYPE_VLAN = 0x8100, ETHERTYPE_QINQ = 0x88a8 };
+enum { HOP_BY_HOP = 0, TCP = 6, UDP = 17, ROUTING = 43, FRAGMENT = 44, DESTINATION = 60, SCTP = 132 };
+
+struct ipv4 {
+	__u8 version_ihl;
+	__u8 service;
+	__be16 total_bytes;
+	__be16 id;
+	__be16 fragment; /* flags in the upper 3 bits, offset in the lower 13 */
+	__u8 hops;
+	__u8 protocol;
+	__sum16 sum;
+	__be32 from;
+	__be32 to;
+};
+
+struct ipv6 {
+	__u8 version_class;
+	__u8 class_flow[3];
+	__be16 payload_bytes;
+	__u8 next;
+	__u8 hops;
+	__be32 from[4];
+	__be32 to[4];
+};
+
+struct extension {
+	__u8 next;
+	__u8 eights; /* its length less the first 8 bytes, in units of 8 */
+	__be16 fragment; /* in a fragment header: offset in the upper 13 bits */
+	__be32 rest;
+};
+
+/*
+ * The bytes of a packet from an offset on, or 0 if they are not all there. They may lie in later buffers of a
+ * packet of several: then they are copied. Driver and kernel put a packet's first bytes into the linear part as
+ * a rule, so the copy is rare.
+ */
+static __always_inline const void *bytes(struct xdp_md *ctx, __u32 offset, __u32 len, void *copy, bool frags)
+{
+	const void *start = (void *)(long)ctx->data + offset;
+	const void *end = (void *)(long)ctx->data_end;
+
+	if (start + len <= end)
+		return start;
+	if (frags && bpf_xdp_load_bytes(ctx, offset, copy, len) == 0)
+		return copy;
+	return 0;
+}
+
+/* Adds the destination port, if the datagram reaches as far. */
+static __always_inline void add_port(struct xdp_md *ctx, struct key *key, __u32 protocol, __u32 offset, __u32 end,
+				     bool frags)
+{
+	__be16 copy[2];
+	const __be16 *ports;
+
+	if ((protocol != TCP && protocol != UDP && protocol != SCTP) || offset + PORTS_BYTES > end)
+		return;
+	ports = bytes(ctx, offset, PORTS_BYTES, copy, frags);
+	if (ports)
+		key->what |= HAS_PORT | PORT(bpf_ntohs(ports[1]));
+}
+
+/* Adds what an IPv4 header says; false if it is damaged. */
+static __always_inline bool add_ipv4(struct xdp_md *ctx, struct key *key, __u32 offset, bool frags)
+{
+	struct ipv4 copy;
+	const struct ipv4 *ip = bytes(ctx, offset, sizeof(*ip), &copy, frags);
+	__u32 header, total;
+
+	if (!ip)
+		return false;
+	header = (ip->version_ihl & 0xf) * 4;
+	total = bpf_ntohs(ip->total_bytes);
+	if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip) || total < header)
+		return false;
+	key->what |= HAS_IP | HAS_PROTOCOL | PROTOCOL(ip->protocol);
+	*(__be32 *)key->to = ip->to;
+	/* Only the first fragment has the ports. */
+	if (!(ip->fragment & bpf_htons(0x1fff)))
+		add_port(ctx, key, ip->protocol, offset + header, offset + total, frags);
+	return true;
+}
+
+static __always_inline bool is_extension(__u32 header)
+{
+	return header == HOP_BY_HOP || header == ROUTING || header == FRAGMENT || header == DESTINATION;
+}
+
+/*
+ * Adds what an IPv6 header says; false if it is damaged. Other extension headers than those above count as the
+ * packet's protocol. Behind a cut one, and behind too many, there is no protocol.
+ */
+static __always_inline bool add_ipv6(struct xdp_md *ctx, struct key *key, __u32 offset, bool frags)
+{
+	struct ipv6 copy;
+	const struct ipv6 *ip = bytes(ctx, offset, sizeof(*ip), &copy, frags);
+	__u32 next, end;
+	int seen;
+
+	if (!ip || ip->version_class >> 4 != 6)
+		return false;
+	key->what |= HAS_IP;
+	key->to[0] = *(__u64 *)&ip->to[0];
+	key->to[1] = *(__u64 *)&ip->to[2];
+	next = ip->next;
+	offset += sizeof(*ip);
+	end = offset + bpf_ntohs(ip->payload_bytes);
+	for (seen = 0; seen < MAX_EXTENSIONS && is_extension(next); seen++) {
+		struct extension header_copy;
+		const struct extension *header;
+
+		if (offset + sizeof(*header) > end)
+			return true;
+		header = bytes(ctx, offset, sizeof(*header), &header_copy, frags);
+		if (!header)
+			return true;
+		if (next == FRAGMENT) {
+			next = header->next;
+			offset += sizeof(*header);
+			if (header->fragment & bpf_htons(0xfff8)) {
+				/* A later fragment: what follows is no header, and has no ports. */
+				if (!is_extension(next))
+					key->what |= HAS_PROTOCOL | PROTOCOL(next);
+				return true;
+			}
+		} else {
+			next = header->next;
+			offset += (header->eights + 1) * 8;
+		}
+	}
+	if (is_extension(next))
+		return true;
+	key->what |= HAS_PROTOCOL | PROTOCOL(next);
+	add_port(ctx, key, next, offset, end, frags);
+	return true;
+}
+
+/* Says what the packet is; false if its headers are damaged. A tag that the NIC took off is not there to be seen. */
+static __always_inline bool read_key(struct xdp_md *ctx, struct key *key, bool frags)
+{
+	__u32 offset = ETHERTYPE_AT;
+	__u32 ethertype;
+	__be16 copy;
+	const __be16 *at = bytes(ctx, offset, sizeof(*at), &copy, frags);
+	int tags;
+
+	if (!at)
+		return false;
+	ethertype = bpf_ntohs(*at);
+	for (tags = 0; tags < MAX_TAGS && (ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_QINQ); tags++) {
+		offset += TAG_BYTES;
+		at = bytes(ctx, offset, sizeof(*at), &copy, frags);
+		if (!at)
+			return false;
+		ethertype = bpf_ntohs(*at);
+	}
+	key->what = ethertype;
+	offset += sizeof(*at);
+	if (ethertype == ETHERTYPE_IPV4)
+		return add_ipv4(ctx, key, offset, frags);
+	if (ethertype == ETHERTYPE_IPV6)
+		return add_ipv6(ctx, key, offset, frags);
+	return true;
+}
+
+static __always_inline bool is_taken(const struct rules *rules, const struct key *key)
+{
+	__u32 i;
+
+	for (i = 0; i < MAX_RULES && i < rules->count; i++) {
+		const struct rule *rule = &rules->rule[i];
+
+		if (!(((key->what ^ rule->value.what) & rule->mask.what) |
+		      ((key->to[0] ^ rule->value.to[0]) & rule->mask.to[0]) |
+		      ((key->to[1] ^ rule->value.to[1]) & rule->mask.to[1])))
+			return true;
+	}
+	return false;
+}
+
+static __always_inline int steer(struct xdp_md *ctx, bool frags)
+{
+	__u32 zero = 0;
+	__u64 *counts = bpf_map_lookup_elem(&verdicts, &zero);
+	void *bank = bpf_map_lookup_elem(&steering, &zero);
+	int action;
+
+	if (!counts)
+		return XDP_PASS; /* Can't be; the verifier doesn't know that. */
+	if (bank) {
+		const struct rules *rules = bpf_map_lookup_elem(bank, &zero);
+		struct key key = {};
+
+		if (!read_key(ctx, &key, frags)) {
+			counts[MALFORMED]++;
+			return XDP_PASS;
+		}
+		if (!rules || !is_taken(rules, &key)) {
+			counts[PASSED]++;
+			return XDP_PASS;
+		}
+	}
+	action = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
+	counts[action == XDP_REDIRECT ? REDIRECTED : NOT_BOUND]++;
+	return action;
+}
+
 SEC("xdp")
 int sheafio_xdp(struct xdp_md *ctx)
 {
-	return bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
+	return steer(ctx, 0);
+}
+
+/* The same for packets of several buffers (Linux 5.18 and newer); the loader takes one of the two. */
+SEC("xdp.frags")
+int sheafio_frags(struct xdp_md *ctx)
+{
+	return steer(ctx, 1);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,341 @@
+//! The XDP program itself, run by the kernel on packets of our choice (BPF_PROG_TEST_RUN), against `taken.rs`.
+
+use std::{
+    cell::RefCell,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use libbpf_rs::ProgramInput;
+use proptest::{collection::vec, prelude::*, sample::select, test_runner::TestCaseResult};
+
+use super::{taken::Headers, *};
+use crate::af_xdp::{
+    Verdict,
+    interface::{Interface, missing_capabilities},
+    program::{Attachment, Program},
+    sys,
+};
+
+/// xdp_action of linux/bpf.h.
+const XDP_PASS: u32 = 2;
+const XDP_REDIRECT: u32 = 4;
+
+/// The program, loaded and not attached, with a socket for queue 0.
+struct Bench {
+    /// Running it needs it alone.
+    program: RefCell<Program>,
+    attachment: Attachment,
+    /// Keeps its place in the map.
+    _socket: OwnedFd,
+}
+
+impl Bench {
+    /// `None`, and a word, where programs can't be loaded.
+    fn new(test: &str, frags: bool) -> Option<Self> {
+        let missing = missing_capabilities();
+        if !missing.is_empty() {
+            skip(test, &format!("{} missing", missing.join(", ")));
+            return None;
+        }
+        let interface = Interface::lookup("lo").unwrap();
+        let program = Program::load(&interface, 1, frags).unwrap();
+        assert_eq!(program.frags, frags, "this kernel has both kinds");
+        let socket = sys::socket().unwrap();
+        let attachment = program.serve(&interface, std::iter::once((0, socket.as_fd()))).unwrap();
+        Some(Self { program: RefCell::new(program), attachment, _socket: socket })
+    }
+
+    fn set(&self, steering: &Steering) {
+        self.program.borrow().steer().set(steering).unwrap();
+    }
+
+    /// What the program does with a packet of which `linear` bytes are in its first buffer, by what it returns and
+    /// by what it counts.
+    fn verdict(&self, packet: &[u8], linear: Option<usize>) -> libbpf_rs::Result<Verdict> {
+        let counts = || self.program.borrow().steer().counts().unwrap();
+        // struct xdp_md: data, data_end, data_meta, ingress interface, queue, egress interface.
+        let mut context: Vec<u8> =
+            [0, linear.unwrap_or(0) as u32, 0, 0, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
+        let input = ProgramInput {
+            context_in: linear.map(|_| context.as_mut_slice()),
+            data_in: Some(packet),
+            ..Default::default()
+        };
+        let before = counts();
+        let returned = self.program.borrow_mut().loaded_mut().test_run(input)?.return_value;
+        let after = counts();
+        let mut counted =
+            Verdict::ALL.into_iter().filter(|verdict| after.of(*verdict) != before.of(*verdict));
+        let verdict = counted.next().expect("each packet is counted");
+        assert_eq!((after.total(), counted.next()), (before.total() + 1, None));
+        assert_eq!(returned, if verdict == Verdict::Redirected { XDP_REDIRECT } else { XDP_PASS });
+        Ok(verdict)
+    }
+}
+
+/// Notes that a test was skipped; as in the package of tests that cross crates, which can't be used here.
+fn skip(test: &str, why: &str) {
+    assert!(std::env::var_os("SHEAFIO_NO_SKIP").is_none(), "{test} can't run: {why}");
+    println!("skipped: {test}: {why}");
+    if let Some(path) = std::env::var_os("SHEAFIO_SKIPPED") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let _ = file.and_then(|mut file| {
+            std::io::Write::write_all(&mut file, format!("skipped: {test}: {why}\n").as_bytes())
+        });
+    }
+}
+
+/// What `taken.rs` says.
+fn expected(steering: &Steering, packet: &[u8]) -> Verdict {
+    if steering.takes(packet) {
+        Verdict::Redirected
+    } else if Headers::read(packet).is_none() {
+        Verdict::Malformed
+    } else {
+        Verdict::Passed
+    }
+}
+
+/// Addresses and ports are few, so that rules and packets meet often.
+const ADDRESSES4: [[u8; 4]; 3] = [[10, 0, 0, 2], [10, 0, 0, 3], [192, 168, 1, 2]];
+const ADDRESSES6: [[u8; 16]; 3] = [
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
+    [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2],
+    // Begins like the first of IPv4.
+    [10, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+];
+const PORTS: [u16; 2] = [7, 0x0700];
+
+fn rules() -> impl Strategy<Value = Vec<Rule>> {
+    let kind = prop_oneof![
+        3 => select(vec![TCP, UDP]).prop_map(Traffic::Protocol),
+        2 => select(vec![ICMP, ICMP6, SCTP, 47, 0, 43, 44, 60]).prop_map(Traffic::Protocol),
+        1 => select(vec![IPV4, ARP, IPV6, 0x88b5]).prop_map(Traffic::Ethertype),
+    ];
+    let v4 =
+        (select(ADDRESSES4.to_vec()), 0..=32_u8).prop_map(|(address, bits)| (IpAddr::from(address), bits));
+    let v6 =
+        (select(ADDRESSES6.to_vec()), 0..=128_u8).prop_map(|(address, bits)| (IpAddr::from(address), bits));
+    let whole = prop_oneof![
+        select(ADDRESSES4.to_vec()).prop_map(|address| (IpAddr::from(address), 32)),
+        select(ADDRESSES6.to_vec()).prop_map(|address| (IpAddr::from(address), 128)),
+    ];
+    let prefix = prop_oneof![2 => whole, 1 => v4, 1 => v6]
+        .prop_map(|(address, bits)| Prefix { address: network(address, bits), bits });
+    let rule = (kind, proptest::option::weighted(0.3, prefix), proptest::option::of(select(PORTS.to_vec())));
+    let rule = rule.prop_filter_map("asks for what there is not", |(traffic, to, port)| {
+        // Ask for what the kind can have, so that most are rules.
+        let to = to.filter(|_| !matches!(traffic, Traffic::Ethertype(ARP | 0x88b5)));
+        let port = port.filter(|_| matches!(traffic, Traffic::Protocol(TCP | UDP | SCTP)));
+        Rule { traffic, to, port }.checked().ok()
+    });
+    prop_oneof![4 => vec(rule.clone(), 0..4), 1 => vec(rule, Steering::MAX_RULES - 1..=Steering::MAX_RULES)]
+}
+
+/// A packet with tags, options, extension headers and fragments; sometimes with a damaged length or version.
+fn packet() -> impl Strategy<Value = Vec<u8>> {
+    let count = prop_oneof![3 => 0..3_usize, 1 => Just(3)];
+    let tags = count.prop_flat_map(|count| vec(select(TAGS.to_vec()), count));
+    let network = prop_oneof![
+        4 => ipv4().prop_map(|bytes| (IPV4, bytes)),
+        4 => ipv6().prop_map(|bytes| (IPV6, bytes)),
+        1 => (select(vec![ARP, 0x88b5, 0x0040, 0x9100]), vec(any::<u8>(), 0..50)),
+        // The other version's header, or none at all.
+        1 => (select(vec![IPV4, IPV6]), prop_oneof![ipv4(), ipv6(), vec(any::<u8>(), 0..50)]),
+    ];
+    (tags, network, vec(any::<u8>(), 0..20)).prop_map(|(tags, (ethertype, network), padding)| {
+        let mut packet = vec![2; 12];
+        for tag in tags {
+            packet.extend(tag.to_be_bytes());
+            packet.extend([0x20, 5]);
+        }
+        packet.extend(ethertype.to_be_bytes());
+        packet.extend(network);
+        packet.extend(padding);
+        packet
+    })
+}
+
+/// Four bytes of ports and some more.
+fn transport() -> impl Strategy<Value = Vec<u8>> {
+    (select(PORTS.to_vec()), select(PORTS.to_vec()), vec(any::<u8>(), 0..12))
+        .prop_map(|(from, to, rest)| [&from.to_be_bytes()[..], &to.to_be_bytes(), &rest].concat())
+}
+
+/// Mostly 0: what is no fragment, or the first one.
+fn fragment_offset() -> impl Strategy<Value = u16> + Clone {
+    prop_oneof![3 => Just(0_u16), 1 => select(vec![1_u16, 2, 0x100, 0x1fff])]
+}
+
+fn ipv4() -> impl Strategy<Value = Vec<u8>> {
+    let first = prop_oneof![3 => Just(0x45_u8), 4 => 0x40..=0x4f_u8, 1 => any::<u8>()];
+    let protocol = select(vec![TCP, TCP, UDP, UDP, ICMP, SCTP, ICMP6, 47, 0, 44]);
+    let total = prop_oneof![4 => Just(None), 1 => (0..90_u16).prop_map(Some)];
+    let fields = (first, protocol, total, fragment_offset(), any::<bool>(), select(ADDRESSES4.to_vec()));
+    (fields, transport()).prop_map(|((first, protocol, total, offset, more, to), payload)| {
+        let options = (usize::from(first & 0xf) * 4).saturating_sub(20);
+        let total = total.unwrap_or((20 + options + payload.len()) as u16);
+        let mut packet = vec![first, 0];
+        packet.extend(total.to_be_bytes());
+        packet.extend([0, 1]);
+        packet.extend((offset | u16::from(more) << 13).to_be_bytes());
+        packet.extend([64, protocol, 0, 0, 10, 0, 0, 1]);
+        packet.extend(to);
+        packet.extend(vec![1; options]);
+        packet.extend(payload);
+        packet
+    })
+}
+
+fn ipv6() -> impl Strategy<Value = Vec<u8>> {
+    let extension =
+        (select(vec![0_u8, 43, 44, 60]), prop_oneof![Just(0_u8), 0..3_u8], fragment_offset(), any::<bool>());
+    let last = select(vec![TCP, TCP, UDP, UDP, SCTP, ICMP6, ICMP, 47, 51, 59]);
+    let payload_bytes = prop_oneof![4 => Just(None), 1 => (0..90_u16).prop_map(Some)];
+    let first = prop_oneof![9 => Just(0x60_u8), 1 => any::<u8>()];
+    let fields = (first, payload_bytes, last, select(ADDRESSES6.to_vec()));
+    let count = prop_oneof![3 => 0..2_usize, 2 => 2..9_usize];
+    let extensions = count.prop_flat_map(move |count| vec(extension.clone(), count));
+    (fields, extensions, transport()).prop_map(|((first, payload_bytes, last, to), extensions, transport)| {
+        let kinds: Vec<u8> = extensions.iter().map(|(kind, ..)| *kind).chain([last]).collect();
+        let mut payload = Vec::new();
+        for ((kind, eights, offset, more), next) in extensions.iter().zip(&kinds[1..]) {
+            payload.extend([*next, *eights]);
+            let word: u16 = if *kind == 44 { offset << 3 | u16::from(*more) } else { 0xffff };
+            payload.extend(word.to_be_bytes());
+            // A fragment header has no length: its second byte is reserved.
+            payload.extend(vec![7; if *kind == 44 { 4 } else { usize::from(*eights) * 8 + 4 }]);
+        }
+        payload.extend(transport);
+        let mut packet = vec![first, 0, 0, 0];
+        packet.extend(payload_bytes.unwrap_or(payload.len() as u16).to_be_bytes());
+        packet.extend([kinds[0], 64]);
+        packet.extend([0xfd; 16]);
+        packet.extend(to);
+        packet.extend(payload);
+        packet
+    })
+}
+
+/// The kernel runs no shorter packet (ETH_HLEN).
+const SHORTEST: usize = 14;
+
+/// Holds the program against `taken.rs` for one packet, cut at every length.
+fn agree(bench: &Bench, rules: Vec<Rule>, packet: &[u8]) -> TestCaseResult {
+    let steering = Steering::Only(rules);
+    bench.set(&steering);
+    for len in SHORTEST..=packet.len() {
+        let cut = &packet[..len];
+        prop_assert_eq!(
+            bench.verdict(cut, None).unwrap(),
+            expected(&steering, cut),
+            "{} of {:02x?}",
+            &steering,
+            cut
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn the_program_takes_what_the_rules_say_of_packets_cut_at_every_length() {
+    let test = "the_program_takes_what_the_rules_say_of_packets_cut_at_every_length";
+    for frags in [false, true] {
+        let Some(bench) = Bench::new(test, frags) else { return };
+        proptest!(ProptestConfig::with_cases(400), |(rules in rules(), packet in packet())| {
+            agree(&bench, rules, &packet)?;
+        });
+    }
+}
+
+/// Headers that lie in the second buffer, or over the border.
+#[test]
+fn headers_in_later_buffers_are_read() {
+    let test = "headers_in_later_buffers_are_read";
+    let Some(bench) = Bench::new(test, true) else { return };
+    let mut probe = vec![0; 64];
+    probe[12] = 8;
+    if let Err(error) = bench.verdict(&probe, Some(20)) {
+        skip(test, &format!("this kernel runs no packets of several short buffers (6.18 does): {error}"));
+        return;
+    }
+    proptest!(ProptestConfig::with_cases(400), |(rules in rules(), packet in packet())| {
+        let steering = Steering::Only(rules);
+        bench.set(&steering);
+        for linear in SHORTEST..packet.len() {
+            let verdict = bench.verdict(&packet, Some(linear)).unwrap();
+            prop_assert_eq!(verdict, expected(&steering, &packet), "{} of {:02x?}, {} linear", &steering, &packet, linear);
+        }
+    });
+}
+
+/// The generators above must not miss what they are for.
+#[test]
+fn random_packets_meet_random_rules_often() {
+    use proptest::{strategy::ValueTree, test_runner::TestRunner};
+    let mut runner = TestRunner::deterministic();
+    let mut seen = [0; Verdict::ALL.len()];
+    let mut with_port = 0;
+    for _ in 0..2000 {
+        let rules = rules().new_tree(&mut runner).unwrap().current();
+        let packet = packet().new_tree(&mut runner).unwrap().current();
+        let by_port: Vec<_> = rules.iter().filter(|rule| rule.port.is_some()).copied().collect();
+        with_port += u32::from(Steering::Only(by_port).takes(&packet));
+        seen[expected(&Steering::Only(rules), &packet) as usize] += 1;
+    }
+    let [redirected, _, passed, malformed] = seen;
+    assert!(redirected > 200 && passed > 200 && malformed > 100 && with_port > 50, "{seen:?}, {with_port}");
+}
+
+#[test]
+fn everything_is_taken_without_rules_and_nothing_without_a_socket() {
+    let Some(bench) = Bench::new("everything_is_taken_without_rules_and_nothing_without_a_socket", false)
+    else {
+        return;
+    };
+    let packet = [0; 60];
+    for (steering, verdict) in
+        [("all", Verdict::Redirected), ("none", Verdict::Passed), ("arp", Verdict::Passed)]
+    {
+        for _ in 0..2 {
+            bench.set(&steering.parse().unwrap());
+            assert_eq!(bench.verdict(&packet, None).unwrap(), verdict, "{steering}");
+            assert_eq!(bench.program.borrow().steer().steering().to_string(), steering);
+        }
+    }
+    bench.set(&Steering::All);
+    bench.attachment.detach(0);
+    assert_eq!(bench.verdict(&packet, None).unwrap(), Verdict::NotBound);
+}
+
+/// Rules that change all the time, each time to ones of the same effect on this packet: a mix would show.
+#[test]
+fn a_packet_never_sees_a_mix_of_two_sets_of_rules() {
+    let Some(bench) = Bench::new("a_packet_never_sees_a_mix_of_two_sets_of_rules", false) else { return };
+    let mut packet = [0; 60];
+    packet[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
+    // Ours stands last of many, or first of few; the places between are of others.
+    let many = format!("{}+0x88b5", vec!["arp"; 63].join("+")).parse().unwrap();
+    let few = "0x88b5+arp".parse().unwrap();
+    bench.set(&few);
+    let steer = bench.program.borrow().steer().clone();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            let mut changes = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                steer.set(if changes % 2 == 0 { &many } else { &few }).unwrap();
+                changes += 1;
+            }
+            changes
+        });
+        for _ in 0..100 {
+            let input = ProgramInput { data_in: Some(&packet), repeat: 5000, ..Default::default() };
+            bench.program.borrow_mut().loaded_mut().test_run(input).unwrap();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(changes.join().unwrap() > 10);
+    });
+    let counts = bench.program.borrow().steer().counts().unwrap();
+    assert_eq!((counts.of(Verdict::Redirected), counts.total()), (500_000, 500_000));
+}
