@@ -65,6 +65,7 @@ impl Steering {
 ///
 /// As text: `arp`, `ip`, `ip6`, `tcp`, `udp`, `sctp`, `icmp`, `icmp6`, `proto47` (an IP protocol), `0x88b5` (an
 /// ethertype); then `@ADDRESS` or `@ADDRESS/BITS`, and `:PORT`, as in `udp:7`, `ip@10.0.0.0/24`, `tcp@[fd00::2]:80`.
+/// The address of `arp` is the target's, so `arp+udp:7` would keep ARP from the kernel and `arp@10.0.0.2+udp:7` does not.
 /// Without an address, TCP, UDP, SCTP and other protocols are taken of both IP versions; protocol 1 (ICMP) is
 /// IPv4's alone, 58 (ICMPv6) IPv6's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +157,7 @@ impl Rule {
                 return refuse(problem, &format!("{network}/{bits}, or {address} alone"));
             }
             match (self.traffic, address.is_ipv4()) {
-                (Traffic::Ethertype(IPV4) | Traffic::Protocol(ICMP), false) => {
+                (Traffic::Ethertype(IPV4 | ARP) | Traffic::Protocol(ICMP), false) => {
                     return refuse(
                         format!("IPv4 has no address {address}"),
                         "an IPv4 address, such as 10.0.0.2",
@@ -168,9 +169,9 @@ impl Rule {
                         "an IPv6 address, such as fd00::2",
                     );
                 }
-                (Traffic::Ethertype(IPV4 | IPV6) | Traffic::Protocol(_), _) => {}
+                (Traffic::Ethertype(IPV4 | ARP | IPV6) | Traffic::Protocol(_), _) => {}
                 (Traffic::Ethertype(_), _) => {
-                    let allowed = "an address with ip, ip6, tcp, udp, sctp, icmp, icmp6 or protoN";
+                    let allowed = "an address with arp, ip, ip6, tcp, udp, sctp, icmp, icmp6 or protoN";
                     return refuse("such packets have no IP address".to_owned(), allowed);
                 }
             }

@@ -65,11 +65,11 @@ struct {
 /* What rules are compared with. Fields that a packet does not have are 0, and so is their HAS_ bit. */
 struct key {
 	__u64 what; /* bits 0-15 ethertype, 16-23 protocol, 24-26 HAS_*, 32-47 destination port */
-	__u64 to[2]; /* destination address, in the order of the wire; of IPv4 the first four bytes */
+	__u64 to[2]; /* destination address, in the order of the wire; of IPv4 and ARP the first four bytes */
 };
 #define PROTOCOL(protocol) ((__u64)(protocol) << 16)
 #define PORT(port) ((__u64)(port) << 32)
-#define HAS_IP (1ULL << 24)
+#define HAS_ADDRESS (1ULL << 24)
 #define HAS_PROTOCOL (1ULL << 25)
 #define HAS_PORT (1ULL << 26)
 
@@ -105,10 +105,21 @@ struct {
 	__array(values, struct bank);
 } steering SEC(".maps");
 
-/* IEEE 802.1Q-2018 9.6; RFC 791 3.1; RFC 8200 3 and 4.3 to 4.6. */
+/* IEEE 802.1Q-2018 9.6; RFC 826; RFC 791 3.1; RFC 8200 3 and 4.3 to 4.6. */
 enum { TAG_BYTES = 4, ETHERTYPE_AT = 12, PORTS_BYTES = 4 };
-enum { ETHERTYPE_IPV4 = 0x0800, ETHERTYPE_IPV6 = 0x86dd, ETHERTYPE_VLAN = 0x8100, ETHERTYPE_QINQ = 0x88a8 };
+enum { ETHERTYPE_IPV4 = 0x0800, ETHERTYPE_ARP = 0x0806, ETHERTYPE_IPV6 = 0x86dd, ETHERTYPE_VLAN = 0x8100, ETHERTYPE_QINQ = 0x88a8 };
 enum { HOP_BY_HOP = 0, TCP = 6, UDP = 17, ROUTING = 43, FRAGMENT = 44, DESTINATION = 60, SCTP = 132 };
+
+/* Of Ethernet and IPv4. */
+struct arp {
+	__be16 hardware, protocol;
+	__u8 hardware_bytes, protocol_bytes;
+	__be16 operation;
+	__u8 sender[6];
+	__be16 sender_ip[2];
+	__u8 target[6];
+	__be32 target_ip;
+};
 
 struct ipv4 {
 	__u8 version_ihl;
@@ -171,6 +182,18 @@ static __always_inline void add_port(struct xdp_md *ctx, struct key *key, __u32 
 		key->what |= HAS_PORT | PORT(bpf_ntohs(ports[1]));
 }
 
+/* Adds the target's address: it is asked for it, or told. Other ARP has none. */
+static __always_inline void add_arp(struct xdp_md *ctx, struct key *key, __u32 offset, bool frags)
+{
+	struct arp copy;
+	const struct arp *arp = bytes(ctx, offset, sizeof(*arp), &copy, frags);
+
+	if (!arp || arp->protocol != bpf_htons(ETHERTYPE_IPV4) || arp->hardware_bytes != 6 || arp->protocol_bytes != 4)
+		return;
+	key->what |= HAS_ADDRESS;
+	*(__be32 *)key->to = arp->target_ip;
+}
+
 /* Adds what an IPv4 header says; false if it is damaged. */
 static __always_inline bool add_ipv4(struct xdp_md *ctx, struct key *key, __u32 offset, bool frags)
 {
@@ -184,7 +207,7 @@ static __always_inline bool add_ipv4(struct xdp_md *ctx, struct key *key, __u32 
 	total = bpf_ntohs(ip->total_bytes);
 	if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip) || total < header)
 		return false;
-	key->what |= HAS_IP | HAS_PROTOCOL | PROTOCOL(ip->protocol);
+	key->what |= HAS_ADDRESS | HAS_PROTOCOL | PROTOCOL(ip->protocol);
 	*(__be32 *)key->to = ip->to;
 	/* Only the first fragment has the ports. */
 	if (!(ip->fragment & bpf_htons(0x1fff)))
@@ -210,7 +233,7 @@ static __always_inline bool add_ipv6(struct xdp_md *ctx, struct key *key, __u32 
 
 	if (!ip || ip->version_class >> 4 != 6)
 		return false;
-	key->what |= HAS_IP;
+	key->what |= HAS_ADDRESS;
 	key->to[0] = *(__u64 *)&ip->to[0];
 	key->to[1] = *(__u64 *)&ip->to[2];
 	next = ip->next;
@@ -271,6 +294,8 @@ static __always_inline bool read_key(struct xdp_md *ctx, struct key *key, bool f
 		return add_ipv4(ctx, key, offset, frags);
 	if (ethertype == ETHERTYPE_IPV6)
 		return add_ipv6(ctx, key, offset, frags);
+	if (ethertype == ETHERTYPE_ARP)
+		add_arp(ctx, key, offset, frags);
 	return true;
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Owns: nothing. Never does: run on the data path; applications may ask it what their rules mean, and tests hold
 //! the XDP program against it. Invariant: it is written from the headers' definitions (IEEE 802.1Q-2018 9.6, RFC
-//! 791 3.1, RFC 8200 3 and 4), and shares no code with `words.rs`.
+//! 826, RFC 791 3.1, RFC 8200 3 and 4), and shares no code with `words.rs`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{ICMP, ICMP6, IPV4, IPV6, Prefix, Rule, SCTP, Steering, TAGS, TCP, Traffic, UDP, network};
+use super::{ARP, ICMP, ICMP6, IPV4, IPV6, Prefix, Rule, SCTP, Steering, TAGS, TCP, Traffic, UDP, network};
 
 /// The most VLAN tags and the most IPv6 extension headers that are looked through.
 const MAX_TAGS: usize = 2;
@@ -70,10 +70,21 @@ impl Headers {
         }
         let headers = Self { ethertype, destination: None, protocol: None, port: None };
         match ethertype {
+            ARP => Some(headers.read_arp(&packet[2..])),
             IPV4 => headers.read_ipv4(&packet[2..]),
             IPV6 => headers.read_ipv6(&packet[2..]),
             _ => Some(headers),
         }
+    }
+
+    fn read_arp(mut self, packet: &[u8]) -> Self {
+        if let Some(packet) = packet.first_chunk::<28>()
+            && packet[2..6] == [0x08, 0x00, 6, 4]
+        {
+            self.destination =
+                Some(Ipv4Addr::from_octets([packet[24], packet[25], packet[26], packet[27]]).into());
+        }
+        self
     }
 
     fn read_ipv4(mut self, packet: &[u8]) -> Option<Self> {

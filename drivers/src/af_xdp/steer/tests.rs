@@ -6,7 +6,7 @@ use std::{
 };
 
 use libbpf_rs::ProgramInput;
-use proptest::{collection::vec, prelude::*, sample::select, test_runner::TestCaseResult};
+use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::{taken::Headers, *};
 use crate::af_xdp::{
@@ -125,7 +125,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
     let rule = (kind, proptest::option::weighted(0.3, prefix), proptest::option::of(select(PORTS.to_vec())));
     let rule = rule.prop_filter_map("asks for what there is not", |(traffic, to, port)| {
         // Ask for what the kind can have, so that most are rules.
-        let to = to.filter(|_| !matches!(traffic, Traffic::Ethertype(ARP | 0x88b5)));
+        let to = to.filter(|_| !matches!(traffic, Traffic::Ethertype(0x88b5)));
         let port = port.filter(|_| matches!(traffic, Traffic::Protocol(TCP | UDP | SCTP)));
         Rule { traffic, to, port }.checked().ok()
     });
@@ -139,6 +139,7 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
     let network = prop_oneof![
         4 => ipv4().prop_map(|bytes| (IPV4, bytes)),
         4 => ipv6().prop_map(|bytes| (IPV6, bytes)),
+        1 => arp().prop_map(|bytes| (ARP, bytes)),
         1 => (select(vec![ARP, 0x88b5, 0x0040, 0x9100]), vec(any::<u8>(), 0..50)),
         // The other version's header, or none at all.
         1 => (select(vec![IPV4, IPV6]), prop_oneof![ipv4(), ipv6(), vec(any::<u8>(), 0..50)]),
@@ -167,14 +168,26 @@ fn fragment_offset() -> impl Strategy<Value = u16> + Clone {
     prop_oneof![3 => Just(0_u16), 1 => select(vec![1_u16, 2, 0x100, 0x1fff])]
 }
 
+fn arp() -> impl Strategy<Value = Vec<u8>> {
+    let other = select(vec![[0, 1, 8, 6, 6, 4, 0, 1], [0, 1, 8, 0, 6, 16, 0, 2], [0, 1, 8, 0, 8, 4, 0, 2]]);
+    let kind = prop_oneof![4 => Just([0, 1, 8, 0, 6, 4, 0, 1]), 1 => other];
+    (kind, select(ADDRESSES4.to_vec())).prop_map(|(kind, to)| [&kind[..], &[7; 16], &to].concat())
+}
+
+/// Lengths are mostly as they should be, else too short by a few bytes, or anything.
+fn length_error() -> impl Strategy<Value = Result<u16, u16>> {
+    prop_oneof![6 => Just(Ok(0)), 3 => (1..12_u16).prop_map(Ok), 1 => (0..90_u16).prop_map(Err)]
+}
+
 fn ipv4() -> impl Strategy<Value = Vec<u8>> {
     let first = prop_oneof![3 => Just(0x45_u8), 4 => 0x40..=0x4f_u8, 1 => any::<u8>()];
     let protocol = select(vec![TCP, TCP, UDP, UDP, ICMP, SCTP, ICMP6, 47, 0, 44]);
-    let total = prop_oneof![4 => Just(None), 1 => (0..90_u16).prop_map(Some)];
-    let fields = (first, protocol, total, fragment_offset(), any::<bool>(), select(ADDRESSES4.to_vec()));
-    (fields, transport()).prop_map(|((first, protocol, total, offset, more, to), payload)| {
+    let fields =
+        (first, protocol, length_error(), fragment_offset(), any::<bool>(), select(ADDRESSES4.to_vec()));
+    (fields, transport()).prop_map(|((first, protocol, error, offset, more, to), payload)| {
         let options = (usize::from(first & 0xf) * 4).saturating_sub(20);
-        let total = total.unwrap_or((20 + options + payload.len()) as u16);
+        let total =
+            error.map_or_else(|total| total, |missing| (20 + options + payload.len()) as u16 - missing);
         let mut packet = vec![first, 0];
         packet.extend(total.to_be_bytes());
         packet.extend([0, 1]);
@@ -191,12 +204,11 @@ fn ipv6() -> impl Strategy<Value = Vec<u8>> {
     let extension =
         (select(vec![0_u8, 43, 44, 60]), prop_oneof![Just(0_u8), 0..3_u8], fragment_offset(), any::<bool>());
     let last = select(vec![TCP, TCP, UDP, UDP, SCTP, ICMP6, ICMP, 47, 51, 59]);
-    let payload_bytes = prop_oneof![4 => Just(None), 1 => (0..90_u16).prop_map(Some)];
     let first = prop_oneof![9 => Just(0x60_u8), 1 => any::<u8>()];
-    let fields = (first, payload_bytes, last, select(ADDRESSES6.to_vec()));
+    let fields = (first, length_error(), last, select(ADDRESSES6.to_vec()));
     let count = prop_oneof![3 => 0..2_usize, 2 => 2..9_usize];
     let extensions = count.prop_flat_map(move |count| vec(extension.clone(), count));
-    (fields, extensions, transport()).prop_map(|((first, payload_bytes, last, to), extensions, transport)| {
+    (fields, extensions, transport()).prop_map(|((first, error, last, to), extensions, transport)| {
         let kinds: Vec<u8> = extensions.iter().map(|(kind, ..)| *kind).chain([last]).collect();
         let mut payload = Vec::new();
         for ((kind, eights, offset, more), next) in extensions.iter().zip(&kinds[1..]) {
@@ -208,7 +220,9 @@ fn ipv6() -> impl Strategy<Value = Vec<u8>> {
         }
         payload.extend(transport);
         let mut packet = vec![first, 0, 0, 0];
-        packet.extend(payload_bytes.unwrap_or(payload.len() as u16).to_be_bytes());
+        let payload_bytes =
+            error.map_or_else(|bytes| bytes, |missing| (payload.len() as u16).saturating_sub(missing));
+        packet.extend(payload_bytes.to_be_bytes());
         packet.extend([kinds[0], 64]);
         packet.extend([0xfd; 16]);
         packet.extend(to);
@@ -220,21 +234,13 @@ fn ipv6() -> impl Strategy<Value = Vec<u8>> {
 /// The kernel runs no shorter packet (ETH_HLEN).
 const SHORTEST: usize = 14;
 
-/// Holds the program against `taken.rs` for one packet, cut at every length.
-fn agree(bench: &Bench, rules: Vec<Rule>, packet: &[u8]) -> TestCaseResult {
-    let steering = Steering::Only(rules);
-    bench.set(&steering);
-    for len in SHORTEST..=packet.len() {
-        let cut = &packet[..len];
-        prop_assert_eq!(
-            bench.verdict(cut, None).unwrap(),
-            expected(&steering, cut),
-            "{} of {:02x?}",
-            &steering,
-            cut
-        );
-    }
-    Ok(())
+/// Cases of each of the two tests below, and packets for one set of rules: to change the rules takes longest.
+const CASES: u32 = 150;
+const PACKETS: usize = 20;
+
+/// A failure prints its smallest case, which then becomes a test; no file is written.
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 #[test]
@@ -242,8 +248,16 @@ fn the_program_takes_what_the_rules_say_of_packets_cut_at_every_length() {
     let test = "the_program_takes_what_the_rules_say_of_packets_cut_at_every_length";
     for frags in [false, true] {
         let Some(bench) = Bench::new(test, frags) else { return };
-        proptest!(ProptestConfig::with_cases(400), |(rules in rules(), packet in packet())| {
-            agree(&bench, rules, &packet)?;
+        proptest!(config(), |(rules in rules(), packets in vec(packet(), PACKETS))| {
+            let steering = Steering::Only(rules);
+            bench.set(&steering);
+            for packet in packets {
+                for len in SHORTEST..=packet.len() {
+                    let cut = &packet[..len];
+                    let verdict = bench.verdict(cut, None).unwrap();
+                    prop_assert_eq!(verdict, expected(&steering, cut), "{} of {:02x?}", &steering, cut);
+                }
+            }
         });
     }
 }
@@ -253,18 +267,19 @@ fn the_program_takes_what_the_rules_say_of_packets_cut_at_every_length() {
 fn headers_in_later_buffers_are_read() {
     let test = "headers_in_later_buffers_are_read";
     let Some(bench) = Bench::new(test, true) else { return };
-    let mut probe = vec![0; 64];
-    probe[12] = 8;
-    if let Err(error) = bench.verdict(&probe, Some(20)) {
+    if let Err(error) = bench.verdict(&[0; 64], Some(20)) {
         skip(test, &format!("this kernel runs no packets of several short buffers (6.18 does): {error}"));
         return;
     }
-    proptest!(ProptestConfig::with_cases(400), |(rules in rules(), packet in packet())| {
+    proptest!(config(), |(rules in rules(), packets in vec(packet(), PACKETS))| {
         let steering = Steering::Only(rules);
         bench.set(&steering);
-        for linear in SHORTEST..packet.len() {
-            let verdict = bench.verdict(&packet, Some(linear)).unwrap();
-            prop_assert_eq!(verdict, expected(&steering, &packet), "{} of {:02x?}, {} linear", &steering, &packet, linear);
+        for packet in packets {
+            for linear in SHORTEST..packet.len() {
+                let verdict = bench.verdict(&packet, Some(linear)).unwrap();
+                let expected = expected(&steering, &packet);
+                prop_assert_eq!(verdict, expected, "{} of {:02x?}, {} linear", &steering, &packet, linear);
+            }
         }
     });
 }

@@ -171,6 +171,7 @@ mod tests {
             "ip6@fd00::/64",
             "ip6@fd00::2",
             "icmp@10.0.0.2",
+            "arp@10.0.0.2",
             "icmp6@::/0",
             "proto50@10.0.0.0/8",
             "arp+icmp+udp:7+0x88b5",
@@ -224,7 +225,8 @@ mod tests {
             ("ip6@fd00::5/64", "bits set beyond its first 64", "fd00::/64, or fd00::5 alone"),
             ("ip@fd00::2", "IPv4 has no address fd00::2", "such as 10.0.0.2"),
             ("icmp6@10.0.0.2", "IPv6 has no address 10.0.0.2", "such as fd00::2"),
-            ("arp@10.0.0.2", "such packets have no IP address", "ip, ip6, tcp"),
+            ("0x88b5@10.0.0.2", "such packets have no IP address", "ip, ip6, tcp"),
+            ("arp@fd00::2", "IPv4 has no address fd00::2", "such as 10.0.0.2"),
             (&many, "65 rules are too many", "up to 64 rules"),
         ] {
             let message = text.parse::<Steering>().unwrap_err().to_string();

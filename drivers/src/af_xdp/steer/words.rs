@@ -5,15 +5,15 @@
 //!
 //! ```text
 //!   struct rules: count (u64), then 64 rules of 48 bytes, each a value and a mask of three words:
-//!   what, bits: 0-15 ethertype | 16-23 protocol | 24 HAS_IP | 25 HAS_PROTOCOL | 26 HAS_PORT | 32-47 port
-//!   to[0], to[1]: the destination's 16 bytes in the order of the wire; an IPv4 address is the first four
+//!   what, bits: 0-15 ethertype | 16-23 protocol | 24 HAS_ADDRESS | 25 HAS_PROTOCOL | 26 HAS_PORT | 32-47 port
+//!   to[0], to[1]: the destination's 16 bytes in the order of the wire; one of IPv4 is the first four
 //! ```
 
 use std::net::IpAddr;
 
 use super::{ICMP, ICMP6, IPV4, IPV6, Prefix, Rule, Steering, Traffic};
 
-const HAS_IP: u64 = 1 << 24;
+const HAS_ADDRESS: u64 = 1 << 24;
 const HAS_PROTOCOL: u64 = 1 << 25;
 const HAS_PORT: u64 = 1 << 26;
 
@@ -51,7 +51,7 @@ fn words(rule: &Rule) -> (Words, Words) {
     }
     match rule.traffic {
         // Without a whole IP header it is none.
-        Traffic::Ethertype(IPV4 | IPV6) => ask(HAS_IP, HAS_IP),
+        Traffic::Ethertype(IPV4 | IPV6) => ask(HAS_ADDRESS, HAS_ADDRESS),
         Traffic::Ethertype(_) => {}
         Traffic::Protocol(protocol) => {
             ask(HAS_PROTOCOL | u64::from(protocol) << 16, HAS_PROTOCOL | 0xff << 16);
@@ -61,6 +61,7 @@ fn words(rule: &Rule) -> (Words, Words) {
         ask(HAS_PORT | u64::from(port) << 32, HAS_PORT | 0xffff << 32);
     }
     if let Some(Prefix { address, bits }) = rule.to {
+        ask(HAS_ADDRESS, HAS_ADDRESS);
         let mut bytes = [0; 16];
         match address {
             IpAddr::V4(address) => bytes[..4].copy_from_slice(&address.octets()),
