@@ -7,7 +7,7 @@ use std::{
 
 use sheafio_core::Queue;
 use sheafio_drivers::af_xdp::{self, AfXdpQueue, Config, Mode, TxTimestamp};
-use sheafio_mempool::{Burst, Hugepages, Mempool, PoolCache};
+use sheafio_mempool::{Burst, Hugepages, Mempool, PoolCache, RxMetadata};
 use sheafio_tests::{Netns, PacketSocket, Veth, can_make_networks};
 
 const PEER: &str = "10.0.0.1";
@@ -110,7 +110,12 @@ fn checksums_that_are_asked_for_are_on_the_wire() {
                     assert!(burst[0].request_checksum(UDP as u16, 6));
                     assert_eq!(queue.tx_burst(&mut cache, &mut burst), 1);
                     let mut received = vec![0; 9000];
-                    let count = socket.recv(&mut received).unwrap();
+                    let count = socket.recv(&mut received).unwrap_or_else(|error| {
+                        panic!(
+                            "{mode:?}, metadata {metadata}, {len} bytes: {error}; {:?}",
+                            queue.counters().totals()
+                        )
+                    });
                     assert!(received[..count] == payload, "{len} bytes: the payload changed");
                     let wire = raw.receive(PATIENCE).expect("the packet is on the wire");
                     let pseudo =
@@ -172,4 +177,106 @@ fn times_of_sending_are_told_with_their_tokens() {
         drop(cache);
         assert_eq!(pool.audit().unwrap().home, 1024);
     });
+}
+
+/// An egress program for the peer's end that moves each packet into a VLAN, with the tag beside the packet, as the
+/// kernel's VLAN devices do; compiled and attached.
+fn push_tags(veth: &Veth) {
+    let folder = std::env::temp_dir();
+    let source = folder.join(format!("sheafio-{}-vlan.c", std::process::id()));
+    let object = source.with_extension("o");
+    let text = "static long (*vlan_push)(void *, unsigned short, unsigned short) = (void *)18;\n\
+                __attribute__((section(\"tcx/egress\"), used)) int push(void *skb)\n\
+                { vlan_push(skb, 0x0081, 0x2064); return 0; }\n\
+                char push_license[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
+    std::fs::write(&source, text).unwrap();
+    let paths = [source.to_str().unwrap(), object.to_str().unwrap()];
+    sheafio_tests::run("clang", &["-O2", "-g", "-target", "bpf", "-c", paths[0], "-o", paths[1]]);
+    veth.peer.run("tc", &["qdisc", "add", "dev", "ve1", "clsact"]);
+    veth.peer.run(
+        "tc",
+        &["filter", "add", "dev", "ve1", "egress", "bpf", "da", "obj", paths[1], "sec", "tcx/egress"],
+    );
+    let _ = (std::fs::remove_file(&source), std::fs::remove_file(&object));
+}
+
+/// Receives the UDP packets to one port, each with its metadata.
+fn receive_udp(
+    queue: &mut AfXdpQueue,
+    cache: &mut PoolCache,
+    port: u16,
+    count: usize,
+) -> Vec<(Vec<u8>, Option<RxMetadata>)> {
+    let (mut burst, mut received, start) = (Burst::new(), Vec::new(), Instant::now());
+    while received.len() < count {
+        assert!(start.elapsed() < PATIENCE, "{} of {count} packets came", received.len());
+        queue.rx_burst(cache, &mut burst);
+        for frame in burst.iter() {
+            if frame.get(UDP + 2..UDP + 4) == Some(&port.to_be_bytes()) {
+                received.push((frame.to_vec(), frame.rx_metadata()));
+            }
+        }
+        cache.free_burst(&mut burst);
+    }
+    received
+}
+
+/// What veth tells: a hash, no time of arrival, and a VLAN tag where the packet has one beside it. The packet is what
+/// it would be without; and without asking, or in generic mode, there is no metadata at all.
+#[test]
+fn received_packets_come_with_what_the_device_knows() {
+    if !can_make_networks("received_packets_come_with_what_the_device_knows") {
+        return;
+    }
+    let (netns, veth) = network("1500");
+    veth.set_neighbour("10.0.0.2", "02:00:00:00:00:02");
+    let socket = veth.peer.enter(|| UdpSocket::bind((PEER, 0)).unwrap());
+    let send = |count: u8| {
+        for number in 0..count {
+            socket.send_to(&[number; 50], ("10.0.0.2", 7)).unwrap();
+        }
+    };
+    let run = |config: &Config| {
+        netns.enter(|| {
+            let pool = pool();
+            let mut port = af_xdp::open_with("ve0", config, pool).unwrap();
+            let (mut queue, mut cache) = (port.queue(0).unwrap(), pool.cache().unwrap());
+            send(100);
+            let received = receive_udp(&mut queue, &mut cache, 7, 100);
+            for (number, (packet, _)) in received.iter().enumerate() {
+                assert_eq!(packet[UDP + 8..], [number as u8; 50]);
+            }
+            queue.close(&mut cache);
+            drop(cache);
+            assert_eq!(pool.audit().unwrap().home, 1024);
+            let metadata = received.into_iter().map(|(_, metadata)| metadata).collect::<Vec<_>>();
+            (metadata, port.warnings().join("\n"))
+        })
+    };
+
+    let asks = Config { metadata: true, mode: Mode::Native, ..Config::default() };
+    let (metadata, warnings) = run(&asks);
+    assert!(!warnings.contains("metadata"), "{warnings}");
+    for metadata in metadata {
+        let metadata = metadata.expect("the program writes it");
+        assert!(metadata.hash.is_some_and(|hash| hash.value != 0), "{metadata:?}");
+        assert_eq!((metadata.timestamp_ns, metadata.vlan), (None, None));
+    }
+
+    let (metadata, _) = run(&Config { metadata: false, ..asks.clone() });
+    assert!(metadata.iter().all(Option::is_none));
+    let (metadata, warnings) = run(&Config { mode: Mode::Generic, ..asks.clone() });
+    assert!(metadata.iter().all(Option::is_none));
+    assert!(
+        warnings.contains("ve0: received packets come without metadata, as generic mode has none"),
+        "{warnings}"
+    );
+
+    // p4c-xdp#38: a tag that is not in the packet.
+    push_tags(&veth);
+    let (metadata, _) = run(&asks);
+    for metadata in metadata {
+        let tag = metadata.and_then(|metadata| metadata.vlan).expect("the tag is told");
+        assert_eq!((tag.protocol, tag.id(), tag.tag), (0x8100, 100, 0x2064));
+    }
 }

@@ -138,7 +138,17 @@ impl Frame {
         bytes.and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     }
 
-    /// Takes back what was asked for.
+    /// Takes the request for a checksum back.
+    pub fn clear_checksum_request(&mut self) {
+        if self.has_tx_metadata()
+            && let Some(bytes) = self.front_mut::<METADATA_BYTES>()
+        {
+            bytes[0] &= !(CHECKSUM as u8);
+            bytes[8..12].fill(0);
+        }
+    }
+
+    /// Takes back all that was asked for.
     pub fn clear_tx_request(&mut self) {
         self.set_tx_metadata(false);
     }

@@ -23,11 +23,19 @@ pub struct LinuxKernel {
     attachment: Arc<Attachment>,
     queue: u32,
     interface: u32,
+    metadata_key: Option<u64>,
 }
 
 impl LinuxKernel {
-    pub(super) fn new(socket: Arc<Socket>, attachment: Arc<Attachment>, queue: u32, interface: u32) -> Self {
-        Self { socket: Some(socket), attachment, queue, interface }
+    /// `metadata_key`: what the XDP program writes behind the metadata of each packet, if it does.
+    pub(super) fn new(
+        socket: Arc<Socket>,
+        attachment: Arc<Attachment>,
+        queue: u32,
+        interface: u32,
+        metadata_key: Option<u64>,
+    ) -> Self {
+        Self { socket: Some(socket), attachment, queue, interface, metadata_key }
     }
 }
 
@@ -61,6 +69,10 @@ impl Kernel for LinuxKernel {
             checksum: !socket.zero_copy,
             timestamp: true,
         })
+    }
+
+    fn rx_metadata_key(&self) -> Option<u64> {
+        self.metadata_key
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

@@ -17,10 +17,11 @@ use super::{
     interface::{self, Interface},
     kernel::LinuxKernel,
     other::Other,
-    program::{Attachment, Program, has_zero_copy, zero_copy_frames},
+    program::{Attachment, Program, Variant, has_zero_copy, zero_copy_frames},
     queue::XskQueue,
     rings,
     socket::{Ask, Socket, Umem},
+    steer::Steer,
     umem,
 };
 use crate::DriverError;
@@ -60,21 +61,18 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
         return Err(other.refuse(&interface));
     }
 
-    let program = Program::load(&interface, config.queues.last() + 1, true)?;
-    program.steer().set(&config.steer)?;
     let first = if config.mode == Mode::Auto { Mode::Native } else { config.mode };
-    let (serving, mode) = match serve(&interface, config, pool, &program, first, &mut warnings) {
+    let (serving, mode) = match serve(&interface, config, pool, first, &mut warnings) {
         Ok(serving) => (serving, first),
         Err(error @ DriverError::Attach { .. }) if config.mode == Mode::Auto => {
             // Everything is made anew: sockets that were bound for native mode may be zero-copy.
             warnings.push(format!("{error}; goes on in generic mode, which is slower"));
-            (serve(&interface, config, pool, &program, Mode::Generic, &mut warnings)?, Mode::Generic)
+            (serve(&interface, config, pool, Mode::Generic, &mut warnings)?, Mode::Generic)
         }
         Err(error) => return Err(error),
     };
-    let Serving { queues, statistics, attachment, zero_copy } = serving;
+    let Serving { queues, statistics, attachment, zero_copy, steer } = serving;
     let queues = queues.into_iter().map(Some).collect();
-    let steer = program.steer().clone();
     Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, statistics, attachment, steer })
 }
 
@@ -84,6 +82,7 @@ struct Serving {
     statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
     attachment: Weak<Attachment>,
     zero_copy: bool,
+    steer: Steer,
 }
 
 /// Binds a socket to each queue, fills the fill rings, puts the sockets into the program's map, and
@@ -93,10 +92,13 @@ fn serve(
     interface: &Interface,
     config: &Config,
     pool: &'static Mempool,
-    program: &Program,
     mode: Mode,
     warnings: &mut Vec<String>,
 ) -> Result<Serving, DriverError> {
+    // A program that asks the device can be attached in native mode only.
+    let variant = if config.metadata && mode == Mode::Native { Variant::Metadata } else { Variant::Frags };
+    let program = Program::load(interface, config.queues.last() + 1, variant)?;
+    program.steer().set(&config.steer)?;
     // Generic mode reaches no zero-copy queue: its packets come from the kernel's own buffers.
     let copy = match (mode, config.copy) {
         (Mode::Generic, CopyMode::Auto) => CopyMode::Copy,
@@ -124,6 +126,7 @@ fn serve(
             warnings.push(warning); // Not once more in generic mode.
         }
     }
+    let has_tx_metadata = sockets.iter().all(|(socket, _)| socket.tx_metadata);
     let in_map = numbers.iter().copied().zip(sockets.iter().map(|(socket, _)| socket.as_fd()));
     let attachment = Arc::new(program.serve(interface, in_map)?);
 
@@ -132,7 +135,8 @@ fn serve(
     for (nth, (&number, (socket, rings))) in (0..).zip(numbers.iter().zip(sockets)) {
         let mut cache = cache_of(pool, &config.cpus, nth)?;
         let weak = Arc::downgrade(&socket);
-        let kernel = LinuxKernel::new(socket, attachment.clone(), number, interface.index);
+        let kernel =
+            LinuxKernel::new(socket, attachment.clone(), number, interface.index, program.metadata_key());
         let mut queue = XskQueue::new(pool, rings, kernel, fill);
         queue.refill(&mut cache);
         statistics.push((weak, queue.counters().clone()));
@@ -146,7 +150,12 @@ fn serve(
         warnings.push(format!("{}: took off XDP program {other}", interface.name));
     }
     program.attach(&attachment, interface, mode)?;
-    Ok(Serving { queues, statistics, attachment: Arc::downgrade(&attachment), zero_copy })
+    if config.metadata {
+        let has_rx_metadata = program.metadata_key().is_some();
+        warnings.extend(without_metadata(interface, mode, has_rx_metadata, has_tx_metadata));
+    }
+    let steer = program.steer().clone();
+    Ok(Serving { queues, statistics, attachment: Arc::downgrade(&attachment), zero_copy, steer })
 }
 
 /// Binds a socket to each queue. They share one registration of the packet memory, that of another port if there
@@ -253,4 +262,24 @@ fn too_large(interface: &Interface, frags: Frags, data_bytes: u32) -> String {
         mtu + ETHERNET_HEADER_BYTES,
         data_bytes - ETHERNET_HEADER_BYTES
     )
+}
+
+/// What of metadata was asked for and can't be had.
+fn without_metadata(interface: &Interface, mode: Mode, has_rx: bool, has_tx: bool) -> Vec<String> {
+    let name = &interface.name;
+    let mut warnings = Vec::new();
+    if !has_rx {
+        let why = match mode {
+            Mode::Generic => "generic mode has none: use mode=native",
+            _ => "this kernel has none: it takes Linux 6.3 or newer",
+        };
+        warnings.push(format!("{name}: received packets come without metadata, as {why}"));
+    }
+    if !has_tx {
+        warnings.push(format!(
+            "{name}: checksums that are asked for are computed in software, and no times of sending are told: requests \
+             to the kernel take Linux 6.8 or newer"
+        ));
+    }
+    warnings
 }

@@ -32,16 +32,46 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 static SAID: Mutex<String> = Mutex::new(String::new());
 static QUIET: Mutex<()> = Mutex::new(());
 
-/// The programs of `xdp.bpf.c`, of which one is loaded: for packets of one buffer, and of several.
-const PLAIN: &str = "sheafio_xdp";
-const FRAGS: &str = "sheafio_frags";
+/// `BPF_F_XDP_DEV_BOUND_ONLY` (linux/bpf.h, Linux 6.3): for one device, whose metadata it may ask for.
+const DEVICE_BOUND: u32 = 1 << 6;
+
+/// The programs of `xdp.bpf.c`, of which one is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Variant {
+    /// For packets of one buffer.
+    Plain,
+    /// For packets of several buffers too.
+    Frags,
+    /// The same, and tells what the device knows of each packet. In native mode only.
+    Metadata,
+}
+
+impl Variant {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "sheafio_xdp",
+            Self::Frags => "sheafio_frags",
+            Self::Metadata => "sheafio_metadata",
+        }
+    }
+
+    /// What does without something that the kernel may not know.
+    fn simpler(self) -> Option<Self> {
+        match self {
+            Self::Plain => None,
+            Self::Frags => Some(Self::Plain),
+            Self::Metadata => Some(Self::Frags),
+        }
+    }
+}
 
 /// The loaded program and its maps.
 pub(super) struct Program {
     object: Object,
     steer: Steer,
-    /// Whether it takes packets of several buffers.
-    pub(super) frags: bool,
+    variant: Variant,
+    /// What the program writes behind the metadata of each packet.
+    key: u64,
 }
 
 /// What a port's queues share: the map of sockets, and the link by which the program is attached. The
@@ -58,29 +88,43 @@ struct Attached {
 }
 
 impl Program {
-    /// Loads the program, with a map for the queues 0 to `queues - 1`; it takes everything. With `frags` it takes
-    /// packets of several buffers, if the kernel can do that (Linux 5.18 and newer): see `frags`.
-    pub(super) fn load(interface: &Interface, queues: u32, frags: bool) -> Result<Self, DriverError> {
-        if frags && let Ok(program) = Self::load_one(interface, queues, true) {
-            return Ok(program);
+    /// Loads the program, with a map for the queues 0 to `queues - 1`; it takes everything. Where the kernel can't
+    /// load this variant of it, a simpler one is taken.
+    pub(super) fn load(
+        interface: &Interface,
+        queues: u32,
+        mut variant: Variant,
+    ) -> Result<Self, DriverError> {
+        loop {
+            match (Self::load_one(interface, queues, variant), variant.simpler()) {
+                (Err(_), Some(simpler)) => variant = simpler, // Had it failed for another reason, so does this.
+                (loaded, _) => return loaded,
+            }
         }
-        // Had it failed for another reason, so does this.
-        Self::load_one(interface, queues, false)
     }
 
-    fn load_one(interface: &Interface, queues: u32, frags: bool) -> Result<Self, DriverError> {
+    fn load_one(interface: &Interface, queues: u32, variant: Variant) -> Result<Self, DriverError> {
+        let key = fastrand::u64(1..);
         with_libbpf_quiet(|| {
             let mut open = ObjectBuilder::default().name("sheafio")?.open_memory(&OBJECT.0)?;
-            for mut map in open.maps_mut().filter(|map| map.name() == "xsks") {
-                map.set_max_entries(queues)?;
+            for mut map in open.maps_mut() {
+                match map.name().to_string_lossy().as_ref() {
+                    "xsks" => map.set_max_entries(queues)?,
+                    name if name.ends_with(".rodata") => map.set_initial_value(&key.to_ne_bytes())?,
+                    _ => {}
+                }
             }
             for mut program in open.progs_mut() {
-                let wanted = program.name() == if frags { FRAGS } else { PLAIN };
+                let wanted = program.name() == variant.name();
                 program.set_autoload(wanted);
+                if wanted && variant == Variant::Metadata {
+                    program.set_ifindex(interface.index);
+                    program.set_flags(DEVICE_BOUND);
+                }
             }
             let object = open.load()?;
             let steer = Steer::new(&interface.name, &object)?;
-            Ok(Self { object, steer, frags })
+            Ok(Self { object, steer, variant, key })
         })
         .map_err(|(error, said): (libbpf_rs::Error, String)| DriverError::Load {
             interface: interface.name.clone(),
@@ -88,24 +132,37 @@ impl Program {
         })
     }
 
+    /// The key behind the metadata of each packet; `None` if the program writes none.
+    pub(super) fn metadata_key(&self) -> Option<u64> {
+        (self.variant == Variant::Metadata).then_some(self.key)
+    }
+
     /// What steers it.
     pub(super) fn steer(&self) -> &Steer {
         &self.steer
     }
 
+    /// Which one was loaded.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn variant(&self) -> Variant {
+        self.variant
+    }
+
     /// The program that was loaded.
     pub(super) fn loaded(&self) -> libbpf_rs::Program<'_> {
-        let name = if self.frags { FRAGS } else { PLAIN };
-        self.object.progs().find(|program| program.name() == name).expect("xdp.bpf.c defines this program")
+        self.object
+            .progs()
+            .find(|program| program.name() == self.variant.name())
+            .expect("xdp.bpf.c defines this program")
     }
 
     /// The same, to be run on packets of a test's choice.
     #[cfg(all(test, not(loom)))]
     pub(super) fn loaded_mut(&mut self) -> libbpf_rs::ProgramMut<'_> {
-        let name = if self.frags { FRAGS } else { PLAIN };
+        let variant = self.variant;
         self.object
             .progs_mut()
-            .find(|program| program.name() == name)
+            .find(|program| program.name() == variant.name())
             .expect("xdp.bpf.c defines this program")
     }
 

@@ -314,7 +314,59 @@ static __always_inline bool is_taken(const struct rules *rules, const struct key
 	return false;
 }
 
-static __always_inline int steer(struct xdp_md *ctx, bool frags)
+/* What the device knows of a packet, just in front of it: mempool/src/metadata.rs reads it. */
+struct metadata {
+	__u64 timestamp;
+	__u32 hash;
+	__u32 kind;
+	__u16 vlan_protocol;
+	__u16 vlan_tag;
+	__u32 present;
+	__u64 key;
+};
+enum { HAS_TIMESTAMP = 1, HAS_HASH = 2, HAS_VLAN = 4 };
+
+/* Says that it was written for this packet. The loader draws it by lot. */
+const volatile __u64 metadata_key = 0;
+
+/* net/core/xdp.c: the first two since Linux 6.3, VLAN tags since 6.8. */
+enum xdp_rss_hash_type { XDP_RSS_TYPE_NONE };
+extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *ctx, __u64 *timestamp) __ksym __weak;
+extern int bpf_xdp_metadata_rx_hash(const struct xdp_md *ctx, __u32 *hash, enum xdp_rss_hash_type *kind) __ksym __weak;
+extern int bpf_xdp_metadata_rx_vlan_tag(const struct xdp_md *ctx, __be16 *protocol, __u16 *tag) __ksym __weak;
+
+/* Writes what the device knows. A driver without room for it leaves the packet without. */
+static __always_inline void tell(struct xdp_md *ctx)
+{
+	enum xdp_rss_hash_type kind = XDP_RSS_TYPE_NONE;
+	struct metadata *metadata;
+	__u32 hash = 0, present = 0;
+	__u64 timestamp = 0;
+	__be16 protocol = 0;
+	__u16 tag = 0;
+
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*metadata)))
+		return;
+	metadata = (void *)(long)ctx->data_meta;
+	if ((void *)(metadata + 1) > (void *)(long)ctx->data)
+		return;
+	/* veth tells a time of 0 for a packet that has none. */
+	if (bpf_ksym_exists(bpf_xdp_metadata_rx_timestamp) && !bpf_xdp_metadata_rx_timestamp(ctx, &timestamp) && timestamp)
+		present |= HAS_TIMESTAMP;
+	if (bpf_ksym_exists(bpf_xdp_metadata_rx_hash) && !bpf_xdp_metadata_rx_hash(ctx, &hash, &kind))
+		present |= HAS_HASH;
+	if (bpf_ksym_exists(bpf_xdp_metadata_rx_vlan_tag) && !bpf_xdp_metadata_rx_vlan_tag(ctx, &protocol, &tag))
+		present |= HAS_VLAN;
+	metadata->timestamp = timestamp;
+	metadata->hash = hash;
+	metadata->kind = kind;
+	metadata->vlan_protocol = bpf_ntohs(protocol);
+	metadata->vlan_tag = tag;
+	metadata->present = present;
+	metadata->key = metadata_key;
+}
+
+static __always_inline int steer(struct xdp_md *ctx, bool frags, bool tells)
 {
 	__u32 zero = 0;
 	__u64 *counts = bpf_map_lookup_elem(&verdicts, &zero);
@@ -336,6 +388,8 @@ static __always_inline int steer(struct xdp_md *ctx, bool frags)
 			return XDP_PASS;
 		}
 	}
+	if (tells)
+		tell(ctx);
 	action = bpf_redirect_map(&xsks, ctx->rx_queue_index, XDP_PASS);
 	counts[action == XDP_REDIRECT ? REDIRECTED : NOT_BOUND]++;
 	return action;
@@ -344,14 +398,21 @@ static __always_inline int steer(struct xdp_md *ctx, bool frags)
 SEC("xdp")
 int sheafio_xdp(struct xdp_md *ctx)
 {
-	return steer(ctx, 0);
+	return steer(ctx, false, false);
 }
 
-/* The same for packets of several buffers (Linux 5.18 and newer); the loader takes one of the two. */
+/* The same for packets of several buffers (Linux 5.18 and newer); the loader takes one of the three. */
 SEC("xdp.frags")
 int sheafio_frags(struct xdp_md *ctx)
 {
-	return steer(ctx, 1);
+	return steer(ctx, true, false);
+}
+
+/* And with what the device knows of each packet; loaded for one device (Linux 6.3 and newer, not in generic mode). */
+SEC("xdp.frags")
+int sheafio_metadata(struct xdp_md *ctx)
+{
+	return steer(ctx, true, true);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

@@ -101,8 +101,12 @@ impl<K: Kernel> XskQueue<K> {
         let (geometry, requests) = (self.geometry, &mut self.requests);
         for packet in burst[..count].chunk_by_mut(|frame, _| frame.continues()) {
             let TxRequest { checksum, timestamp } = packet[0].tx_request();
-            if let (Some((start, offset)), false) = (checksum, offloads.checksum) {
+            // In copy mode the kernel sums up the first frame before it has the others (xsk_skb_metadata and
+            // skb_checksum_help, Linux 6.18): of packets of several frames the sum would be wrong.
+            let is_offloaded = offloads.checksum && packet.len() == 1;
+            if let (Some((start, offset)), false) = (checksum, is_offloaded) {
                 fill_checksum(packet, start.into(), offset.into());
+                packet[0].clear_checksum_request();
             }
             match timestamp {
                 Some(token) if offloads.timestamp => requests.wait(Sent {
@@ -113,9 +117,7 @@ impl<K: Kernel> XskQueue<K> {
                 Some(_) => requests.missed += 1,
                 None => {}
             }
-            let is_for_kernel =
-                (checksum.is_some() && offloads.checksum) || (timestamp.is_some() && offloads.timestamp);
-            if !is_for_kernel {
+            if packet[0].tx_request().checksum.is_none() && !(timestamp.is_some() && offloads.timestamp) {
                 packet[0].clear_tx_request();
             }
         }

@@ -12,7 +12,7 @@ use super::{taken::Headers, *};
 use crate::af_xdp::{
     Verdict,
     interface::{Interface, missing_capabilities},
-    program::{Attachment, Program},
+    program::{Attachment, Program, Variant},
     sys,
 };
 
@@ -38,8 +38,9 @@ impl Bench {
             return None;
         }
         let interface = Interface::lookup("lo").unwrap();
-        let program = Program::load(&interface, 1, frags).unwrap();
-        assert_eq!(program.frags, frags, "this kernel has both kinds");
+        let variant = if frags { Variant::Frags } else { Variant::Plain };
+        let program = Program::load(&interface, 1, variant).unwrap();
+        assert_eq!(program.variant(), variant, "this kernel has both kinds");
         let socket = sys::socket().unwrap();
         let attachment = program.serve(&interface, std::iter::once((0, socket.as_fd()))).unwrap();
         Some(Self { program: RefCell::new(program), attachment, _socket: socket })
