@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio};
+use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, datagram, receive_numbers, sheafio, socket};
 
 const LEFT: &str = "10.0.0.1";
 const RIGHT: &str = "10.0.0.2";
@@ -45,46 +45,10 @@ impl Network {
     }
 }
 
-/// A socket of a kernel peer, with room for every packet that a test sends before it reads.
-fn socket(veth: &Veth, address: &str) -> UdpSocket {
-    veth.peer.enter(|| {
-        let socket = UdpSocket::bind((address, 0)).expect("the address is the peer's");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout above zero");
-        set_receive_buffer(&socket, 8 << 20);
-        socket
-    })
-}
-
-fn set_receive_buffer(socket: &UdpSocket, bytes: i32) {
-    let (fd, len) = (std::os::fd::AsRawFd::as_raw_fd(socket), size_of::<i32>() as u32);
-    // SAFETY: the kernel reads one i32.
-    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const bytes).cast(), len) };
-}
-
-/// A datagram that carries its number and a body that follows from it.
-fn datagram(number: u32, len: usize) -> Vec<u8> {
-    let body = (number..).map(|word| (word.wrapping_mul(2_654_435_761) >> 24) as u8);
-    number.to_be_bytes().into_iter().chain(body).take(len.max(4)).collect()
-}
-
-/// Receives until nothing comes for a while; each datagram must be whole, and come once.
-fn receive_numbers(socket: &UdpSocket, expected: usize) -> Vec<u32> {
-    let (mut numbers, mut buffer) = (Vec::new(), vec![0; 65_536]);
-    let start = Instant::now();
-    while numbers.len() < expected && start.elapsed() < PATIENCE * 4 {
-        let Ok(len) = socket.recv(&mut buffer) else { break };
-        let number = u32::from_be_bytes(buffer[..4].try_into().expect("4 bytes"));
-        assert_eq!(buffer[..len], datagram(number, len), "the content of datagram {number} changed");
-        numbers.push(number);
-    }
-    numbers.sort_unstable();
-    numbers
-}
-
 /// Ping and UDP both ways through a forwarder; all of it arrives, and nothing else.
 fn ping_and_udp(network: &Network, fwd: Fwd) {
     assert!(network.pings(5));
-    let (left, right) = (socket(&network.left, LEFT), socket(&network.right, RIGHT));
+    let (left, right) = (socket(&network.left.peer, LEFT), socket(&network.right.peer, RIGHT));
     let (to_left, to_right) = (left.local_addr().unwrap(), right.local_addr().unwrap());
     for number in 0..500 {
         let packet = datagram(number, 4 + number as usize * 2);
@@ -156,7 +120,7 @@ fn mac_and_macswap_set_the_addresses() {
     let veth = &network.left;
     let fwd = Fwd::start(&network.under_test, &["-p", "ve0", "--mode", "macswap"]);
     let received = || received_packets(&veth.peer);
-    let (before, left) = (received(), socket(veth, LEFT));
+    let (before, left) = (received(), socket(&veth.peer, LEFT));
     for number in 0..100 {
         left.send_to(&datagram(number, 100), (RIGHT, 9)).unwrap();
     }
@@ -231,7 +195,7 @@ fn one_packet_from_idle_is_sent() {
     for mode in [",mode=native", ",mode=generic"] {
         let network = Network::new(1);
         let fwd = network.forward(mode, &[]);
-        let (left, right) = (socket(&network.left, LEFT), socket(&network.right, RIGHT));
+        let (left, right) = (socket(&network.left.peer, LEFT), socket(&network.right.peer, RIGHT));
         assert!(network.pings(1), "ARP is done");
         for number in 0..3 {
             thread::sleep(Duration::from_millis(200));
@@ -251,7 +215,7 @@ fn a_burst_of_64_arrives_whole() {
     let network = Network::new(1);
     let fwd = network.forward("", &["--burst", "256"]);
     assert!(network.pings(1));
-    let (left, right) = (socket(&network.left, LEFT), socket(&network.right, RIGHT));
+    let (left, right) = (socket(&network.left.peer, LEFT), socket(&network.right.peer, RIGHT));
     for round in 0..10 {
         let numbers: Vec<u32> = (round * 64..round * 64 + 64).collect();
         for number in &numbers {
@@ -297,7 +261,7 @@ fn two_queues_share_a_packet_limit_and_close_together_under_load() {
         let stop = std::sync::atomic::AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                let socket = socket(&veth, LEFT);
+                let socket = socket(&veth.peer, LEFT);
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     let _ = socket.send_to(&datagram(1, 60), (RIGHT, 9));
                 }
@@ -355,7 +319,7 @@ fn a_tiny_tx_ring_neither_doubles_nor_damages_packets() {
     let network = Network::new(1);
     let fwd = network.forward(",ring=64", &["--burst", "256", "--frames", "1024"]);
     assert!(network.pings(1));
-    let (left, right) = (socket(&network.left, LEFT), socket(&network.right, RIGHT));
+    let (left, right) = (socket(&network.left.peer, LEFT), socket(&network.right.peer, RIGHT));
     let to_right = right.local_addr().unwrap();
     let received = thread::scope(|scope| {
         let receiver = scope.spawn(|| receive_numbers(&right, 5000));
@@ -421,7 +385,7 @@ fn links_that_go_down_and_up_lose_no_frames() {
     let fwd = network.forward("", &[]);
     assert!(network.pings(1));
     network.left.set_neighbour(RIGHT, &mac_of(&network.right.peer));
-    let left = socket(&network.left, LEFT);
+    let left = socket(&network.left.peer, LEFT);
     let start = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -470,7 +434,7 @@ fn a_removed_interface_does_not_end_the_run() {
     let fwd = network.forward("", &[]);
     assert!(network.pings(2));
     network.under_test.ip(&["link", "del", "vf0"]);
-    let left = socket(&network.left, LEFT);
+    let left = socket(&network.left.peer, LEFT);
     network.left.set_neighbour(RIGHT, "02:00:00:00:00:aa");
     for number in 0..100 {
         left.send_to(&datagram(number, 60), (RIGHT, 9)).unwrap();

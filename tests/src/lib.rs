@@ -1,14 +1,16 @@
-//! What the tests share: network namespaces, the command under test, kernel peers, probes.
+//! What the tests share: network namespaces, the command under test, kernel peers, their datagrams, probes.
 //!
 //! Owns: namespaces with the prefix `sheafio-`, which it deletes again. Never does: touch an
 //! interface that it did not make. Invariant: whatever a test starts ends with it.
 
 mod command;
+mod datagrams;
 mod netns;
 mod packet;
 mod probes;
 
 pub use command::{Ended, Fwd, example, run_sheafio, sheafio};
+pub use datagrams::{datagram, receive_numbers, socket};
 pub use netns::{Netns, Veth, run, succeeds};
 pub use packet::PacketSocket;
 pub use probes::{COLD, build_probes};
