@@ -91,6 +91,15 @@ impl Fwd {
         }
     }
 
+    /// Its process.
+    ///
+    /// # Panics
+    /// Never: it runs until it is waited for.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("a running program").id()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: i32) {
         if let Some(child) = &self.child {
