@@ -122,7 +122,11 @@ With --json, one object a second and a last one with \"final\": true:
   lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_packet: busy
                     cycles of the time-stamp counter a packet; both in this second (final: whole run)
   ports[]           besides: held: frames in the port's rings and with the kernel, for each queue; of a
-                    ring port, at its first end
+                    ring port, at its first end; program: of an AF_XDP port, what its XDP program did with the
+                    packets that came to the interface:
+                      redirected                       ours (steer=RULES), to the socket of its queue
+                      not_bound                        ours, but its queue is not opened: to the kernel
+                      passed, malformed                not ours: by the rules, by damaged headers: to the kernel
   pool              frames: all = free + in_flight + retired, in frames;
                     free = barn + caches + lanes: whose sheaves they lie in; by_cache: each lcore's cpu, zone (NUMA),
                     frames, and counts as below, with those of the cache before it in its place;

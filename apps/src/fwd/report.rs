@@ -7,7 +7,7 @@ use std::{
 
 use serde::Serialize;
 use sheafio_core::{Closed, CpuList, DropReason};
-use sheafio_drivers::Port;
+use sheafio_drivers::{Port, af_xdp::Verdict};
 use sheafio_mempool::{Mempool, Pages};
 
 use super::watch::{View, Watch};
@@ -191,6 +191,16 @@ fn table(view: &View) -> String {
             grouped(port.tx_packets),
             drops.join(", ")
         );
+        // That all were redirected tells nothing new.
+        let left =
+            port.program.iter().flatten().filter(|(name, _)| name.as_str() != Verdict::Redirected.name());
+        let left: Vec<_> = left
+            .filter_map(|(name, count)| count.as_u64().filter(|count| *count > 0).map(|count| (name, count)))
+            .map(|(name, count)| format!("{name} {}", grouped(count)))
+            .collect();
+        if !left.is_empty() {
+            let _ = writeln!(text, "{:<16} left to the kernel by the XDP program: {}", "", left.join(", "));
+        }
     }
     for lcore in &view.lcores {
         let _ = writeln!(
@@ -274,6 +284,7 @@ mod tests {
                 tx_pps: 0.0,
                 drops: Map::from_iter([("tx_full".to_owned(), 0.into())]),
                 held: vec![64],
+                program: Some(Map::from_iter([("redirected".to_owned(), 1.into())])),
                 rx_bps: 0.0,
                 tx_bps: 0.0,
                 trouble: None,
@@ -293,7 +304,7 @@ mod tests {
                 counts: Map::from_iter([("taken".to_owned(), 70.into())]),
             },
         };
-        let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0},"held":[64]}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":100,"free":30,"in_flight":70,"retired":0,"barn":10,"caches":20,"lanes":0,"rings":64,"application":6,"by_cache":[{"cpu":1,"zone":0,"frames":20,"counts":{}}],"counts":{"taken":70}}}"#;
+        let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0},"held":[64],"program":{"redirected":1}}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":100,"free":30,"in_flight":70,"retired":0,"barn":10,"caches":20,"lanes":0,"rings":64,"application":6,"by_cache":[{"cpu":1,"zone":0,"frames":20,"counts":{}}],"counts":{"taken":70}}}"#;
         assert_eq!(serde_json::to_string(&view).unwrap(), expected);
     }
 }

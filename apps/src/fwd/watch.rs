@@ -55,6 +55,9 @@ pub(super) struct PortView {
     pub(super) tx_pps: f64,
     pub(super) drops: Map<String, Value>,
     pub(super) held: Vec<i64>,
+    /// What became of packets in the XDP program, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) program: Option<Map<String, Value>>,
     #[serde(skip)]
     pub(super) rx_bps: f64,
     #[serde(skip)]
@@ -208,6 +211,9 @@ impl WatchedPort {
             (rate(totals.rx_packets, last.rx_packets), rate(totals.tx_packets, last.tx_packets));
         let drops =
             DropReason::ALL.iter().map(|reason| (reason.name().to_owned(), totals.drops(*reason).into()));
+        let program = self.control.steer_handle().and_then(|steer| steer.counts().ok()).map(|counts| {
+            counts.all().map(|(verdict, count)| (verdict.name().to_owned(), count.into())).collect()
+        });
         PortView {
             name: self.name.clone(),
             rx_packets: totals.rx_packets,
@@ -218,6 +224,7 @@ impl WatchedPort {
             tx_pps: round(tx_pps),
             drops: drops.collect(),
             held: self.queues.iter().map(|queue| queue.totals().held).collect(),
+            program,
             rx_bps: wire_bits(rx_pps, rate(totals.rx_bytes, last.rx_bytes)),
             tx_bps: wire_bits(tx_pps, rate(totals.tx_bytes, last.tx_bytes)),
             trouble: self.control.trouble(),
