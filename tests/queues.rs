@@ -109,3 +109,32 @@ fn ports_share_one_registration_of_the_packet_memory() {
     }
     drop(right);
 }
+
+/// Busy polling sets the device up for it and puts its settings back; packets flow all the same.
+#[test]
+fn busy_polling_forwards_and_puts_the_settings_back() {
+    if !can_make_networks("busy_polling_forwards_and_puts_the_settings_back") {
+        return;
+    }
+    for (mode, idle) in [("native", "spin"), ("native", "adaptive"), ("generic", "spin")] {
+        let (netns, veth) = network(1);
+        let read = |name: &str| netns.run("cat", &[&format!("/sys/class/net/ve0/{name}")]).trim().to_owned();
+        let settings = || (read("napi_defer_hard_irqs"), read("gro_flush_timeout"));
+        let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
+        netns.run("sh", &["-c", "echo 1 > /sys/class/net/ve0/napi_defer_hard_irqs"]);
+        let port = format!("ve0,mode={mode},busy_poll=64");
+        let fwd = Fwd::start(&netns, &["-p", &port, "--mode", "icmpecho", "--idle", idle]);
+        assert_eq!(settings(), pair("2", "200000"), "{mode}");
+        assert!(veth.peer.succeeds("ping", &["-c", "20", "-i", "0.01", "-W", "2", OURS]), "{mode}, {idle}");
+        let ended = fwd.end();
+        ended.assert_conserved();
+        assert!(ended.port(0, "tx_packets") >= 20);
+        assert_eq!(settings(), pair("1", "0"), "{mode}: not as before");
+
+        // What someone else has set meanwhile stays.
+        let fwd = Fwd::start(&netns, &["-p", &port, "--mode", "icmpecho"]);
+        netns.run("sh", &["-c", "echo 7 > /sys/class/net/ve0/napi_defer_hard_irqs"]);
+        fwd.end().assert_conserved();
+        assert_eq!(settings(), pair("7", "0"), "{mode}: someone else's setting was lost");
+    }
+}

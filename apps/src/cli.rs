@@ -96,6 +96,7 @@ Keys of a PORT, with their defaults:
                       frags=auto|yes|no (packets in several frames; auto: if one of the MTU does not fit into one),
                       ring=2048 (slots of each ring, a power of two, 64 to 32768; fewer if the pool is small),
                       fill=N (frames kept ready for reception; as many as ring), force=no|yes,
+                      busy_poll=no|PACKETS (the lcore's system calls run the driver, for up to 64 packets each),
                       metadata=no|yes (what the device knows of a packet comes with it),
                       steer=all|none|RULE+RULE (what is taken; all else goes on to the kernel): a RULE is one of
                       arp, ip, ip6, tcp, udp, sctp, icmp, icmp6, proto47 (an IP protocol), 0x88b5 (an ethertype),

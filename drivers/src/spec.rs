@@ -202,7 +202,7 @@ impl Kind {
         match self {
             Self::AfXdp(_) => {
                 "queues=N|LIST, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, frags=auto|yes|no, \
-                 metadata=yes|no, ring=SLOTS, fill=FRAMES, steer=all|none|RULE+RULE, force=yes|no"
+                 metadata=yes|no, busy_poll=no|PACKETS, ring=SLOTS, fill=FRAMES, steer=all|none|RULE+RULE, force=yes|no"
             }
             Self::Ring { .. } => "size=SLOTS",
             Self::Null { .. } => "queues=N, len=BYTES",
@@ -246,6 +246,12 @@ impl Kind {
             }
             (Self::AfXdp(config), "metadata") => {
                 config.metadata = choice(value, &[("yes", true), ("no", false)])?;
+            }
+            (Self::AfXdp(config), "busy_poll") => {
+                config.busy_poll = match value {
+                    "no" => None,
+                    _ => Some(small(1..=64).map_err(|_| Bad::Value("no, or 1 to 64".to_owned()))? as u16),
+                };
             }
             (Self::AfXdp(config), "ring") => config.ring = slots(af_xdp::Config::RING_SIZES)?,
             (Self::AfXdp(config), "fill") => config.fill = Some(small(1..=32_768)?),

@@ -90,6 +90,9 @@ pub struct Config {
     /// ([`Frame::rx_metadata`](sheafio_mempool::Frame::rx_metadata), Linux 6.3), and requests go to the kernel with
     /// packets that are sent (Linux 6.8). Costs a few ns a packet.
     pub metadata: bool,
+    /// Busy polling: the lcore's system calls run the driver, for up to so many packets each, 1 to 64 (more than the
+    /// driver's own weight is refused by most), and interrupts stay off meanwhile. `None`: interrupts.
+    pub busy_poll: Option<u16>,
     /// Slots of each of the four rings: a power of two, [`Config::RING_SIZES`].
     pub ring: u32,
     /// Frames that a queue keeps ready for reception, at most the ring's slots. `None`: a quarter of
@@ -118,6 +121,7 @@ impl Default for Config {
             copy: CopyMode::Auto,
             frags: Frags::Auto,
             metadata: false,
+            busy_poll: None,
             ring: 2048,
             fill: None,
             steer: Steering::All,

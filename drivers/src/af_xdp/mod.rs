@@ -9,6 +9,7 @@
 //! tells what else is attached, `steer` says which packets are ours, `verdict` what became of them, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks,
 //! `rings` and `queue` are the data path.
 
+mod busy_poll;
 mod config;
 mod interface;
 mod kernel;

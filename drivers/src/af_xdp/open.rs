@@ -13,6 +13,7 @@ use sheafio_mempool::{Mempool, PoolCache, PoolError};
 
 use super::{
     AfXdpPort, AfXdpQueue, Config, CopyMode, Frags, Mode, QueueSet, Steering,
+    busy_poll::BusyPolling,
     config::check,
     interface::{self, Interface},
     kernel::LinuxKernel,
@@ -114,6 +115,7 @@ fn serve(
         copy,
         frags,
         metadata: config.metadata,
+        busy_poll: config.busy_poll,
         driver_frames: zero_copy_frames(interface),
     };
     let numbers = config.queues.numbers();
@@ -148,6 +150,11 @@ fn serve(
     {
         other.detach(interface).map_err(|_| other.refuse(interface))?;
         warnings.push(format!("{}: took off XDP program {other}", interface.name));
+    }
+    if config.busy_poll.is_some() {
+        let (polling, warning) = BusyPolling::start(interface);
+        attachment.keep(polling);
+        warnings.extend(warning);
     }
     program.attach(&attachment, interface, mode)?;
     if config.metadata {

@@ -15,6 +15,7 @@ use libbpf_sys as sys;
 
 use super::{
     Mode,
+    busy_poll::BusyPolling,
     interface::Interface,
     other::{Other, link_info},
     steer::Steer,
@@ -83,6 +84,8 @@ pub(super) struct Attachment {
 
 struct Attached {
     link: Option<OwnedFd>,
+    /// Settings of the device that go back with the program.
+    polling: Option<BusyPolling>,
     /// Queues that are in the map.
     queues: Vec<u32>,
 }
@@ -183,7 +186,7 @@ impl Program {
             interface: interface.name.clone(),
             reason: format!("a socket can't be put into the map: {error}"),
         })?;
-        Ok(Attachment { sockets, state: Mutex::new(Attached { link: None, queues }) })
+        Ok(Attachment { sockets, state: Mutex::new(Attached { link: None, polling: None, queues }) })
     }
 
     /// Attaches the program. Mode `Auto` is for the caller to resolve.
@@ -218,6 +221,11 @@ impl Program {
 }
 
 impl Attachment {
+    /// Puts settings of the device back when the program is taken off.
+    pub(super) fn keep(&self, polling: BusyPolling) {
+        self.state.lock().expect("no panic under this lock").polling = Some(polling);
+    }
+
     /// Takes a queue out of the map, and the program off with the last one; then waits until no CPU
     /// runs the program as it was before. Returns whether that is certain.
     pub(super) fn detach(&self, queue: u32) -> bool {
@@ -239,6 +247,7 @@ impl Attached {
             // SAFETY: the descriptor is a link's. That it is detached already is no error.
             unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
         }
+        self.polling = None;
     }
 }
 

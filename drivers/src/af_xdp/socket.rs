@@ -7,17 +7,18 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::Arc,
+    ptr::NonNull,
+    sync::{Arc, OnceLock},
     thread,
     time::{Duration, Instant},
 };
 
-use sheafio_mempool::{Geometry, METADATA_BYTES};
+use sheafio_mempool::{Geometry, METADATA_BYTES, sync::AtomicU32};
 
-use super::{CopyMode, Frags, interface::Interface, rings::Rings, sys};
+use super::{CopyMode, Frags, busy_poll, interface::Interface, rings::Rings, sys};
 use crate::{
     DriverError,
-    spsc::{RingMemory, RingOwner},
+    spsc::{NEED_WAKEUP, RingMemory, RingOwner},
 };
 
 /// How long a queue may stay busy: unbinding the socket that used it before is asynchronous.
@@ -54,6 +55,8 @@ pub(super) struct Ask {
     pub(super) frags: Frags,
     /// Whether requests should go to the kernel with packets that are sent.
     pub(super) metadata: bool,
+    /// Packets that the driver handles for each system call of ours.
+    pub(super) busy_poll: Option<u16>,
     /// Frames of a packet that the driver can send in zero-copy mode, at most.
     pub(super) driver_frames: usize,
 }
@@ -91,7 +94,13 @@ impl Socket {
         ] {
             sys::set_option(fd.as_fd(), option, &ask.ring).map_err(call(ring))?;
         }
-        let rings = map_rings(fd.as_fd(), ask.ring).map_err(call("mapping the rings"))?;
+        let mut rings = map_rings(fd.as_fd(), ask.ring).map_err(call("mapping the rings"))?;
+        if let Some(budget) = ask.busy_poll {
+            rings.fill.flags = always_wake();
+            busy_poll::prefer(fd.as_fd(), budget).map_err(call(
+                "asking for busy polling (SO_PREFER_BUSY_POLL, Linux 5.11; busy_poll=no does without)",
+            ))?;
+        }
         let has_frags = bind(fd.as_fd(), interface, queue, umem, ask)?;
 
         let options: u32 =
@@ -112,6 +121,13 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// The flags of a fill ring whose kernel is to be woken in every burst: a driver that runs only in our system calls asks
+/// for none.
+fn always_wake() -> NonNull<AtomicU32> {
+    static FLAGS: OnceLock<AtomicU32> = OnceLock::new();
+    NonNull::from(FLAGS.get_or_init(|| AtomicU32::new(NEED_WAKEUP)))
 }
 
 /// Registers the packet memory; returns whether the kernel knows requests in front of packets that are sent.

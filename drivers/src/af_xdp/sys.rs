@@ -38,6 +38,13 @@ pub(super) fn set_option<T>(fd: BorrowedFd<'_>, option: i32, value: &T) -> io::R
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, value, len) }).map(drop)
 }
 
+/// setsockopt(2) at level SOL_SOCKET, with a number.
+pub(super) fn set_socket_option(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
+    let (value, len) = (ptr::from_ref(&value).cast(), mem::size_of::<i32>() as u32);
+    // SAFETY: the kernel reads one i32.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, value, len) }).map(drop)
+}
+
 /// getsockopt(2) at level SOL_XDP. What the kernel does not write stays zero.
 pub(super) fn option<T: Copy + Default>(fd: BorrowedFd<'_>, option: i32) -> io::Result<T> {
     let mut value = T::default();

@@ -1,0 +1,81 @@
+//! Busy polling: the lcore's own system calls run the driver, not interrupts on some CPU.
+//!
+//! Owns: two settings of the device, which it puts back. Never does: poll; `queue.rs` does so by waking the kernel in
+//! every burst. Invariant: a setting that was changed has its old value again when this is dropped, unless someone else
+//! has changed it meanwhile. After SIGKILL nobody puts it back.
+//!
+//! Documentation/networking/napi.rst and af_xdp.rst of the kernel say how these belong together.
+
+use std::{fs, io, os::fd::BorrowedFd, path::PathBuf};
+
+use super::{interface::Interface, sys};
+
+/// `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL` and `SO_BUSY_POLL_BUDGET` (asm-generic/socket.h, Linux 5.11).
+const SO_PREFER_BUSY_POLL: i32 = 69;
+const SO_BUSY_POLL: i32 = 46;
+const SO_BUSY_POLL_BUDGET: i32 = 70;
+
+/// How long the kernel may poll for one system call, in microseconds. Calls that don't wait poll once; it must only
+/// not be 0.
+const POLL_US: i32 = 20;
+
+/// The device's settings in sysfs: for how many polls without packets, and for how many nanoseconds, interrupts stay
+/// off. The values are those that the kernel's documentation names.
+const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
+
+/// The settings of a device while it is polled.
+#[derive(Debug)]
+pub(super) struct BusyPolling {
+    changed: Vec<(PathBuf, String)>,
+}
+
+impl BusyPolling {
+    /// Sets the device up. What could not be set is told: packets arrive all the same, now and then by interrupt.
+    pub(super) fn start(interface: &Interface) -> (Self, Option<String>) {
+        let mut polling = Self { changed: Vec::new() };
+        let mut failed = Vec::new();
+        for (name, value) in SETTINGS {
+            let path = PathBuf::from(format!("/sys/class/net/{}/{name}", interface.name));
+            match polling.set(path, value) {
+                Ok(()) => {}
+                Err(error) => failed.push(format!("{name} ({error})")),
+            }
+        }
+        let name = &interface.name;
+        let warning = (!failed.is_empty()).then(|| {
+            format!(
+                "{name}: busy polling goes on with interrupts between, as these could not be set: {}. As root: echo 2 \
+                 > /sys/class/net/{name}/napi_defer_hard_irqs; echo 200000 > /sys/class/net/{name}/gro_flush_timeout",
+                failed.join(", ")
+            )
+        });
+        (polling, warning)
+    }
+
+    fn set(&mut self, path: PathBuf, value: &str) -> io::Result<()> {
+        let before = fs::read_to_string(&path)?.trim().to_owned();
+        if before != value {
+            fs::write(&path, value)?;
+            self.changed.push((path, before));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for BusyPolling {
+    fn drop(&mut self) {
+        for (path, before) in self.changed.drain(..) {
+            let is_ours = |now: &String| SETTINGS.iter().any(|(_, value)| now.trim() == *value);
+            if fs::read_to_string(&path).is_ok_and(|now| is_ours(&now)) {
+                let _ = fs::write(&path, before); // The device may be gone.
+            }
+        }
+    }
+}
+
+/// Makes a socket's system calls run the driver, for up to `budget` packets each.
+pub(super) fn prefer(fd: BorrowedFd<'_>, budget: u16) -> io::Result<()> {
+    sys::set_socket_option(fd, SO_PREFER_BUSY_POLL, 1)?;
+    sys::set_socket_option(fd, SO_BUSY_POLL, POLL_US)?;
+    sys::set_socket_option(fd, SO_BUSY_POLL_BUDGET, i32::from(budget))
+}
