@@ -103,6 +103,12 @@ impl Steer {
         Ok(())
     }
 
+    /// The id of the bank that holds; `None` while everything is taken.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn bank_in_force(&self) -> Option<Vec<u8>> {
+        self.shared.steering.lookup(&ELEMENT, MapFlags::ANY).unwrap()
+    }
+
     /// What is ours now.
     pub fn steering(&self) -> Steering {
         self.shared.now.lock().expect("no panic under this lock").steering.clone()
