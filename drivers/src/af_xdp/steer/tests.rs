@@ -111,7 +111,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
     let kind = prop_oneof![
         3 => select(vec![TCP, UDP]).prop_map(Traffic::Protocol),
         2 => select(vec![ICMP, ICMP6, SCTP, 47, 0, 43, 44, 60]).prop_map(Traffic::Protocol),
-        1 => select(vec![IPV4, ARP, IPV6, 0x88b5]).prop_map(Traffic::Ethertype),
+        2 => select(vec![IPV4, ARP, ARP, IPV6, 0x88b5]).prop_map(Traffic::Ethertype),
     ];
     let v4 =
         (select(ADDRESSES4.to_vec()), 0..=32_u8).prop_map(|(address, bits)| (IpAddr::from(address), bits));
@@ -123,7 +123,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
     ];
     let prefix = prop_oneof![2 => whole, 1 => v4, 1 => v6]
         .prop_map(|(address, bits)| Prefix { address: network(address, bits), bits });
-    let rule = (kind, proptest::option::weighted(0.3, prefix), proptest::option::of(select(PORTS.to_vec())));
+    let rule = (kind, proptest::option::weighted(0.4, prefix), proptest::option::of(select(PORTS.to_vec())));
     let rule = rule.prop_filter_map("asks for what there is not", |(traffic, to, port)| {
         // Ask for what the kind can have, so that most are rules.
         let to = to.filter(|_| !matches!(traffic, Traffic::Ethertype(0x88b5)));
@@ -140,7 +140,7 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
     let network = prop_oneof![
         4 => ipv4().prop_map(|bytes| (IPV4, bytes)),
         4 => ipv6().prop_map(|bytes| (IPV6, bytes)),
-        1 => arp().prop_map(|bytes| (ARP, bytes)),
+        2 => arp().prop_map(|bytes| (ARP, bytes)),
         1 => (select(vec![ARP, 0x88b5, 0x0040, 0x9100]), vec(any::<u8>(), 0..50)),
         // The other version's header, or none at all.
         1 => (select(vec![IPV4, IPV6]), prop_oneof![ipv4(), ipv6(), vec(any::<u8>(), 0..50)]),
@@ -171,7 +171,7 @@ fn fragment_offset() -> impl Strategy<Value = u16> + Clone {
 
 fn arp() -> impl Strategy<Value = Vec<u8>> {
     let other = select(vec![[0, 1, 8, 6, 6, 4, 0, 1], [0, 1, 8, 0, 6, 16, 0, 2], [0, 1, 8, 0, 8, 4, 0, 2]]);
-    let kind = prop_oneof![4 => Just([0, 1, 8, 0, 6, 4, 0, 1]), 1 => other];
+    let kind = prop_oneof![2 => Just([0, 1, 8, 0, 6, 4, 0, 1]), 1 => other];
     (kind, select(ADDRESSES4.to_vec())).prop_map(|(kind, to)| [&kind[..], &[7; 16], &to].concat())
 }
 
