@@ -196,6 +196,12 @@ impl<T> Producer<T> {
         self.next = self.next.wrapping_sub(count as u32);
     }
 
+    /// Takes up again what `unwrite` took back, as far as nothing was written since.
+    #[inline(always)]
+    pub(crate) fn rewrite(&mut self, count: usize) {
+        self.next = self.next.wrapping_add(count as u32);
+    }
+
     /// Whether the other side asks to be woken.
     #[inline(always)]
     pub(crate) fn needs_wakeup(&self) -> bool {

@@ -32,6 +32,8 @@ pub struct Hand {
     tx: Consumer<Desc>,
     completion: Producer<u64>,
     geometry: Geometry,
+    /// Packets and completions that lie in their rings unpublished.
+    staged: [usize; 2],
 }
 
 /// Opens a queue with rings of `ring` slots each, a power of two; that many frames of `cache` go
@@ -44,6 +46,7 @@ pub fn by_hand(pool: &'static Mempool, cache: &mut PoolCache, ring: u32) -> (Han
         tx: Consumer::new(rings.tx.clone()),
         completion: Producer::new(rings.completion.clone()),
         geometry: *pool.geometry(),
+        staged: [0; 2],
     };
     let mut queue = XskQueue::new(pool, rings, HandKernel, ring);
     queue.refill(cache);
@@ -54,6 +57,41 @@ impl Hand {
     /// Lets up to `want` packets of `len_bytes` arrive: fewer if there are no frames or no slots for
     /// more. Returns how many.
     pub fn deliver(&mut self, want: usize, len_bytes: u32) -> usize {
+        let count = self.write_packets(want, len_bytes);
+        self.rx.publish();
+        count
+    }
+
+    /// Completes all packets that lie in the TX ring. Returns how many.
+    pub fn complete(&mut self) -> usize {
+        let count = self.write_completions();
+        self.completion.publish();
+        count
+    }
+
+    /// As `deliver` and `complete`, but what is written to the rings waits for `publish`: a clock can run
+    /// from then on, and this work is outside of it. Returns how many packets.
+    pub fn stage(&mut self, want: usize, len_bytes: u32) -> usize {
+        assert_eq!(self.staged, [0; 2], "what was staged before is not published yet");
+        self.staged = [self.write_packets(want, len_bytes), self.write_completions()];
+        self.rx.unwrite(self.staged[0]);
+        self.completion.unwrite(self.staged[1]);
+        self.staged[0]
+    }
+
+    /// Publishes up to `count` packets and up to `count` completions that are staged.
+    #[inline(always)]
+    pub fn publish(&mut self, count: usize) {
+        let [packets, completions] = self.staged.map(|staged| staged.min(count));
+        self.rx.rewrite(packets);
+        self.rx.publish();
+        self.completion.rewrite(completions);
+        self.completion.publish();
+        self.staged[0] -= packets;
+        self.staged[1] -= completions;
+    }
+
+    fn write_packets(&mut self, want: usize, len_bytes: u32) -> usize {
         let room = self.rx.free(want);
         let count = self.fill.available(room);
         let headroom = u64::from(XDP_HEADROOM_BYTES) + u64::from(self.geometry.headroom_bytes());
@@ -62,7 +100,6 @@ impl Hand {
             rx.write_each(1, |_| Desc { addr: addr + headroom, len: len_bytes, options: 0 });
         });
         self.fill.release();
-        self.rx.publish();
         count
     }
 
@@ -81,14 +118,12 @@ impl Hand {
         self.rx.publish();
     }
 
-    /// Completes all packets that lie in the TX ring. Returns how many.
-    pub fn complete(&mut self) -> usize {
+    fn write_completions(&mut self) -> usize {
         let room = self.completion.free(usize::MAX);
         let count = self.tx.available(room);
         let completion = &mut self.completion;
         self.tx.read_each(count, |_, desc| completion.write_each(1, |_| desc.addr));
         self.tx.release();
-        self.completion.publish();
         count
     }
 }
@@ -153,6 +188,28 @@ mod tests {
             assert_eq!(queue.rx_burst(&mut cache, &mut burst), 32);
             assert_eq!(queue.tx_burst(&mut cache, &mut burst), 32);
             assert_eq!(hand.complete(), 32);
+        }
+        queue.close(&mut cache);
+        drop(cache);
+        assert_eq!(pool.audit().unwrap().home, 512);
+    }
+
+    #[test]
+    fn what_is_staged_arrives_as_it_is_published() {
+        let pool = Mempool::builder().frames(512).hugepages(Hugepages::Off).cores(1).build().unwrap();
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+        let (mut queue, mut hand) = by_hand(pool, &mut cache, 64);
+        for round in 0..100 {
+            assert_eq!(hand.stage(32, 64), 32);
+            // What was sent in the last round is complete in this one.
+            assert_eq!(hand.staged, [32, if round == 0 { 0 } else { 32 }]);
+            assert_eq!(queue.rx_burst(&mut cache, &mut burst), 0);
+            for published in [12, 20] {
+                hand.publish(published);
+                assert_eq!(queue.rx_burst(&mut cache, &mut burst), published);
+                assert_eq!(queue.tx_burst(&mut cache, &mut burst), published);
+            }
+            assert_eq!(hand.staged, [0; 2]);
         }
         queue.close(&mut cache);
         drop(cache);
