@@ -1,4 +1,4 @@
-//! What the tests share: network namespaces, the command under test, kernel peers, their datagrams, probes.
+//! What the tests share: network namespaces, the command under test, kernel peers, their datagrams, a link partner, probes.
 //!
 //! Owns: namespaces with the prefix `sheafio-`, which it deletes again. Never does: touch an
 //! interface that it did not make. Invariant: whatever a test starts ends with it.
@@ -7,12 +7,14 @@ mod command;
 mod datagrams;
 mod netns;
 mod packet;
+mod partner;
 mod probes;
 
 pub use command::{Ended, Fwd, example, run_sheafio, sheafio};
 pub use datagrams::{datagram, receive_numbers, socket};
 pub use netns::{Netns, Veth, run, succeeds};
 pub use packet::PacketSocket;
+pub use partner::partner;
 pub use probes::{COLD, build_probes};
 
 /// Whether tests with network namespaces can run; if not, says why where `tests/run` shows it.
