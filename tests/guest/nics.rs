@@ -129,6 +129,23 @@ impl Nics {
         }
     }
 
+    /// Packets that a NIC has received, as its driver counts them.
+    pub(crate) fn received(&self, number: u32) -> u64 {
+        let interface = self.interface(number);
+        let text = self.netns(number).ip(&["-s", "-j", "link", "show", "dev", &interface]);
+        let links: serde_json::Value = serde_json::from_str(&text).unwrap();
+        links[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+    }
+
+    /// Waits for what must come; the guest's drivers count some time later.
+    pub(crate) fn wait_until(&self, done: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < PATIENCE, "{}: it did not come to that", self.driver);
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Whether the left peer's pings are answered; the first may be lost while a NIC comes up.
     pub(crate) fn pings(&self, count: u32) -> bool {
         let count = count.to_string();
