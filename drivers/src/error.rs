@@ -155,6 +155,28 @@ pub enum DriverError {
         /// What would help.
         remedy: String,
     },
+    /// In zero-copy mode the driver would give large packets out in pieces.
+    #[error(
+        "{interface}: without copies its driver {driver} receives {possible} bytes into a frame of {frame} and splits \
+         larger packets; at MTU {mtu} they have up to {largest}. Use frames of 4096 bytes (--frame-size 4096), \
+         copy=copy, or: ip link set dev {interface} mtu {mtu_possible}"
+    )]
+    SplitPackets {
+        /// The interface.
+        interface: String,
+        /// Its driver.
+        driver: String,
+        /// The largest packet, in bytes, that it receives into one frame.
+        possible: u32,
+        /// Bytes of a frame.
+        frame: u32,
+        /// The interface's MTU, in bytes.
+        mtu: u32,
+        /// The largest packet at this MTU, in bytes, with a VLAN tag.
+        largest: u32,
+        /// The MTU at which none is split.
+        mtu_possible: u32,
+    },
     /// Another system call of set-up failed.
     #[error(
         "{interface} queue {queue}: {call} failed: {source}. Needs a kernel with XDP_SOCKETS (5.4 or newer)"

@@ -15,7 +15,7 @@ use std::{
 
 use netdev::Netdev;
 use nics::{DRIVERS, LEFT, Nics, RIGHT, in_guest};
-use sheafio_tests::{Fwd, datagram, socket};
+use sheafio_tests::{Fwd, datagram, sheafio, socket};
 
 /// Drivers that do without copies on this kernel, as it says itself.
 fn zero_copy_drivers() -> Vec<&'static str> {
@@ -132,6 +132,42 @@ fn zero_copy_sends_back_and_sends_alone() {
         assert!(ended.port(0, "tx_packets") >= 5000, "{driver}");
         nics.left.ip(&["link", "set", &peer, "promisc", "off"]);
     }
+}
+
+/// igb would receive a packet of 1500 bytes as two, into frames of 2048 bytes without copies.
+#[test]
+fn frames_that_igb_would_split_packets_for_are_not_used_without_copies() {
+    if !in_guest("frames_that_igb_would_split_packets_for_are_not_used_without_copies") {
+        return;
+    }
+    if !zero_copy_drivers().contains(&"igb") {
+        return;
+    }
+    let nics = Nics::new("igb");
+    let small = ["--mode", "icmpecho", "--frame-size", "2048"];
+    let args = [&["fwd", "-p", "igb1,copy=zerocopy"], &small[..]].concat();
+    let refused = Fwd::start_program(&nics.under_test, sheafio(), &args).wait();
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    for part in ["igb1: ", "1024 bytes into a frame of 2048", "--frame-size 4096", "copy=copy", "mtu 1006"] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    let answers =
+        |bytes| nics.left.succeeds("ping", &["-c", "3", "-i", "0.05", "-W", "5", "-s", bytes, RIGHT]);
+    let fwd = Fwd::start(&nics.under_test, &[&["-p", "igb1"], &small[..]].concat());
+    nics.wait_for_links();
+    assert!(nics.pings(1) && answers("1472"));
+    let ended = fwd.end();
+    ended.assert_conserved();
+    assert!(ended.stderr.contains("goes on in copy mode"), "{}", ended.stderr);
+
+    // Packets that fit are no reason; the answers to pings of 978 bytes have just the 1020 bytes without a tag.
+    nics.under_test.ip(&["link", "set", "igb1", "mtu", "1006"]);
+    let args = [&["-p", "igb1,copy=zerocopy"], &small[..]].concat();
+    let fwd = Fwd::start(&nics.under_test, &args);
+    nics.wait_for_links();
+    assert!(nics.pings(1) && answers("978"));
+    fwd.end().assert_conserved();
+    nics.under_test.ip(&["link", "set", "igb1", "mtu", "1500"]);
 }
 
 /// Two queues of NICs on different nodes, served by CPUs on different nodes: the pool has a zone on each, and every

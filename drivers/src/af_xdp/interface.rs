@@ -9,6 +9,8 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
+use sheafio_mempool::Geometry;
+
 use crate::DriverError;
 
 /// `ETHTOOL_GCHANNELS` and `struct ethtool_channels` (linux/ethtool.h).
@@ -30,6 +32,21 @@ struct EthtoolChannels {
 
 const _: () = assert!(size_of::<EthtoolChannels>() == 36);
 
+/// `ETHTOOL_GDRVINFO` and `struct ethtool_drvinfo` (linux/ethtool.h).
+const ETHTOOL_GDRVINFO: u32 = 3;
+
+#[repr(C)]
+struct EthtoolDriver {
+    cmd: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+const _: () = assert!(size_of::<EthtoolDriver>() == 196);
+
+/// Bytes before the payload that the MTU does not count (IEEE 802.3), without a VLAN tag.
+pub(super) const ETHERNET_HEADER_BYTES: u32 = 14;
+
 /// A network interface, as looked up once.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
@@ -41,6 +58,8 @@ pub(crate) struct Interface {
     pub(crate) rx_queues: u32,
     pub(crate) is_up: bool,
     pub(crate) has_default_route: bool,
+    /// The name of its driver; empty if it does not tell.
+    pub(crate) driver: String,
 }
 
 impl Interface {
@@ -69,7 +88,27 @@ impl Interface {
         };
         let rx_queues = channels(&control, &name).unwrap_or_else(|| queues_in_sysfs(&name));
         let has_default_route = default_route_interfaces().contains(&name);
-        Ok(Self { mac, mtu, rx_queues, is_up: flags & libc::IFF_UP != 0, has_default_route, name, index })
+        let (driver, is_up) = (driver(&control, &name).unwrap_or_default(), flags & libc::IFF_UP != 0);
+        Ok(Self { name, index, mac, mtu, rx_queues, is_up, has_default_route, driver })
+    }
+
+    /// Why packets would be damaged in zero-copy mode, if they would. igb tells its NIC how long the frames are in
+    /// units of 1024 bytes, rounded down (SRRCTL.BSIZEPKT). The NIC goes on in the next frame when a packet is longer, and
+    /// the driver gives each part out as a packet of its own (igb_clean_rx_irq_zc looks at no end-of-packet bit).
+    pub(crate) fn splits_packets(&self, geometry: &Geometry) -> Option<DriverError> {
+        const UNIT_BYTES: u32 = 1024;
+        const VLAN_TAG_BYTES: u32 = 4;
+        let largest = self.mtu + ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES;
+        let possible = geometry.data_bytes() / UNIT_BYTES * UNIT_BYTES;
+        (self.driver == "igb" && largest > possible).then(|| DriverError::SplitPackets {
+            interface: self.name.clone(),
+            driver: self.driver.clone(),
+            possible,
+            frame: geometry.frame_bytes(),
+            mtu: self.mtu,
+            largest,
+            mtu_possible: possible.saturating_sub(ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES),
+        })
     }
 }
 
@@ -155,6 +194,14 @@ fn channels(control: &OwnedFd, name: &str) -> Option<u32> {
     interface_ioctl(control, name, libc::SIOCETHTOOL, |ask| ask.ifr_ifru.ifru_data = at).ok()?;
     let active = channels.rx_count + channels.combined_count;
     (active > 0).then_some(active)
+}
+
+fn driver(control: &OwnedFd, name: &str) -> Option<String> {
+    let mut info = EthtoolDriver { cmd: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    let at = (&raw mut info).cast();
+    interface_ioctl(control, name, libc::SIOCETHTOOL, |ask| ask.ifr_ifru.ifru_data = at).ok()?;
+    let driver = CStr::from_bytes_until_nul(&info.driver).ok()?;
+    Some(driver.to_string_lossy().into_owned())
 }
 
 fn queues_in_sysfs(name: &str) -> u32 {

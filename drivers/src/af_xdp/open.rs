@@ -15,7 +15,7 @@ use super::{
     AfXdpPort, AfXdpQueue, Config, CopyMode, Frags, Mode, QueueSet, Steering,
     busy_poll::BusyPolling,
     config::check,
-    interface::{self, Interface},
+    interface::{self, ETHERNET_HEADER_BYTES, Interface},
     kernel::LinuxKernel,
     other::Other,
     program::{Attachment, Program, Variant, has_zero_copy, zero_copy_frames},
@@ -26,9 +26,6 @@ use super::{
     umem,
 };
 use crate::DriverError;
-
-/// Bytes before the payload that the MTU does not count (IEEE 802.3), without a VLAN tag.
-const ETHERNET_HEADER_BYTES: u32 = 14;
 
 /// Opens queue 0 of an interface with the defaults of [`Config`].
 ///
@@ -121,6 +118,15 @@ fn serve(
     let numbers = config.queues.numbers();
     let sockets = bind(interface, numbers, pool, ask)?;
     let zero_copy = sockets.iter().all(|(socket, _)| socket.zero_copy);
+    if zero_copy && let Some(error) = interface.splits_packets(pool.geometry()) {
+        if config.copy == CopyMode::ZeroCopy {
+            return Err(error);
+        }
+        drop(sockets);
+        warnings.push(format!("{error}; goes on in copy mode, which is slower"));
+        let copied = Config { copy: CopyMode::Copy, ..config.clone() };
+        return serve(interface, &copied, pool, mode, warnings);
+    }
     let frags = sockets.iter().all(|(socket, _)| socket.frames_a_packet > 1);
     if !frags && largest > pool.geometry().data_bytes() {
         let warning = too_large(interface, config.frags, pool.geometry().data_bytes());
