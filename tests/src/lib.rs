@@ -1,4 +1,5 @@
-//! What the tests share: network namespaces, the command under test, kernel peers, their datagrams, a link partner, probes.
+//! What the tests share: network namespaces, the command under test, kernel peers, their datagrams, a link partner,
+//! probes.
 //!
 //! Owns: namespaces with the prefix `sheafio-`, which it deletes again. Never does: touch an
 //! interface that it did not make. Invariant: whatever a test starts ends with it.
