@@ -12,6 +12,7 @@
 
 use std::{
     fmt,
+    mem::{self, MaybeUninit},
     ops::{Deref, DerefMut},
     ptr::NonNull,
     slice,
@@ -38,10 +39,13 @@ impl fmt::Display for FrameIndex {
 /// A frame that is dropped is lost to its pool; debug builds panic then and name the frame.
 ///
 /// ```text
-/// meta, bits:  63      48 47       32 31         16 15       0
-///             |  flags   |   size    |  headroom   |   len   |
+/// meta, bits:  63      48 47          32 31             0
+///             |  size    |    flags     |      len      |
 /// ```
-/// The four are one word, so that a frame is two registers and making one costs two stores.
+/// The lower 48 bits are the second word of `struct xdp_desc` (linux/if_xdp.h), length and options, so that a frame and a
+/// descriptor become each other by an addition to each word. The headroom is in the address, for chunks lie at
+/// multiples of their size.
+#[repr(C)]
 pub struct Frame {
     data: NonNull<u8>,
     meta: u64,
@@ -49,15 +53,13 @@ pub struct Frame {
 
 const _: () = assert!(size_of::<Frame>() == 16, "bursts are sized for 16-byte frames");
 
-const HEADROOM_SHIFT: u32 = 16;
-const SIZE_SHIFT: u32 = 32;
-const FLAGS_SHIFT: u32 = 48;
-/// The packet goes on in the next frame of the burst.
-const CONTINUES: u64 = 1 << FLAGS_SHIFT;
-/// A request to the device lies in front of the packet; see `metadata.rs`.
-const TX_METADATA: u64 = 1 << (FLAGS_SHIFT + 1);
-/// What the device knew of the packet lies in front of it; see `metadata.rs`.
-const RX_METADATA: u64 = 1 << (FLAGS_SHIFT + 2);
+const SIZE_SHIFT: u32 = 48;
+/// The packet goes on in the next frame of the burst: `XDP_PKT_CONTD`.
+const CONTINUES: u64 = 1 << 32;
+/// A request to the device lies in front of the packet; see `metadata.rs`: `XDP_TX_METADATA`.
+const TX_METADATA: u64 = 1 << 33;
+/// What the device knew of the packet lies in front of it; see `metadata.rs`. No option of a descriptor.
+const RX_METADATA: u64 = 1 << 47;
 /// Both are only true as long as the packet starts where it did.
 const METADATA: u64 = TX_METADATA | RX_METADATA;
 /// No flag: what [`Frame::marks`] says of a frame without bytes.
@@ -68,10 +70,26 @@ unsafe impl Send for Frame {}
 // SAFETY: a shared frame gives only shared access to its bytes.
 unsafe impl Sync for Frame {}
 
-/// The word of a frame's lengths, in bytes, without flags.
+/// The word of an empty frame in a chunk of `size` bytes, 2048 or 4096; add a length and flags.
 #[inline(always)]
-pub(crate) const fn meta(len: u16, headroom: u16, size: u16) -> u64 {
-    len as u64 | (headroom as u64) << HEADROOM_SHIFT | (size as u64) << SIZE_SHIFT
+pub(crate) const fn meta(size: u16) -> u64 {
+    (size as u64) << SIZE_SHIFT
+}
+
+/// The words of a [`Frame`] before it is one.
+#[repr(C)]
+struct Words {
+    data: *mut u8,
+    meta: u64,
+}
+
+const _: () = assert!(size_of::<Words>() == size_of::<Frame>() && align_of::<Words>() == align_of::<Frame>());
+
+/// What the handle of a packet would be; to be taken for a frame only if [`Frame::from_raw`] could make it.
+#[inline(always)]
+pub(crate) fn unproven(data: *mut u8, meta: u64) -> MaybeUninit<Frame> {
+    // SAFETY: the layouts are the same, and what may be uninitialised need not be valid.
+    unsafe { mem::transmute::<Words, MaybeUninit<Frame>>(Words { data, meta }) }
 }
 
 impl Frame {
@@ -85,9 +103,8 @@ impl Frame {
     /// Makes the handle of a chunk.
     ///
     /// # Safety
-    /// With the lengths of [`meta`], `data - headroom` must be the start of a chunk of `size` bytes of
-    /// a pool, `headroom + len` at most `size`, and the caller must own that chunk: no other `Frame`,
-    /// sheaf or ring may hold it.
+    /// `data` must lie in a chunk of `size` bytes of a pool, with `len` bytes of it from there on, and the caller must
+    /// own that chunk: no other `Frame`, sheaf or ring may hold it.
     #[inline(always)]
     pub(crate) unsafe fn from_raw(data: NonNull<u8>, meta: u64) -> Self {
         let frame = Self { data, meta };
@@ -99,17 +116,23 @@ impl Frame {
     /// [`Frame::TX_METADATA`]; the other bits mean nothing. The bitwise or of many frames tells of all at once.
     #[inline(always)]
     pub fn marks(&self) -> u64 {
-        (self.len_bytes() as u64).wrapping_sub(1) | self.meta
+        self.len_word().wrapping_sub(1) | self.meta
     }
 
     #[inline(always)]
     fn len_bytes(&self) -> usize {
-        usize::from(self.meta as u16)
+        self.meta as u32 as usize
     }
 
     #[inline(always)]
     fn size(&self) -> usize {
         usize::from((self.meta >> SIZE_SHIFT) as u16)
+    }
+
+    /// The second word of a descriptor of this frame without options: its length.
+    #[inline(always)]
+    pub fn len_word(&self) -> u64 {
+        u64::from(self.meta as u32)
     }
 
     /// Gives up the handle without freeing the frame; the caller now owns the chunk.
@@ -129,7 +152,7 @@ impl Frame {
     /// Bytes before the packet that [`prepend`](Self::prepend) can take.
     #[inline]
     pub fn headroom(&self) -> usize {
-        usize::from((self.meta >> HEADROOM_SHIFT) as u16)
+        self.data.addr().get() & (self.size() - 1)
     }
 
     /// Bytes behind the packet that [`append`](Self::append) can take.
@@ -147,7 +170,7 @@ impl Frame {
         if count > self.headroom() {
             return None;
         }
-        self.meta = (self.meta & !METADATA) - ((count as u64) << HEADROOM_SHIFT) + count as u64;
+        self.meta = (self.meta & !METADATA) + count as u64;
         // SAFETY: the headroom was at least `count` bytes, so the result is in the same chunk.
         self.data = unsafe { self.data.sub(count) };
         Some(&mut self[..count])
@@ -175,9 +198,29 @@ impl Frame {
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn trim_front(&mut self, count: usize) {
         assert!(count <= self.len(), "trim_front({count}) of a packet of {} bytes", self.len());
-        self.meta = (self.meta & !METADATA) + ((count as u64) << HEADROOM_SHIFT) - count as u64;
-        // SAFETY: the packet was at least `count` bytes long, so the result is in the same chunk.
+        if count == self.headroom_to_end() {
+            return self.empty_at_end();
+        }
+        self.meta = (self.meta & !METADATA) - count as u64;
+        // SAFETY: the packet was at least `count` bytes long and does not end there with its chunk, so the result is in
+        // the same chunk.
         self.data = unsafe { self.data.add(count) };
+    }
+
+    /// Bytes from the packet's start to the chunk's end.
+    #[inline]
+    fn headroom_to_end(&self) -> usize {
+        self.size() - self.headroom()
+    }
+
+    /// Removes all bytes of a packet that ends with its chunk. The address behind them would be the next chunk's, which
+    /// would be taken for this one's; so the empty packet lies at the last byte.
+    #[cold]
+    fn empty_at_end(&mut self) {
+        let count = self.len_bytes();
+        self.meta = (self.meta & !METADATA) - count as u64;
+        // SAFETY: the packet has `count` bytes, and a chunk is never empty, so the last one lies in it.
+        self.data = unsafe { self.data.add(count - 1) };
     }
 
     /// Removes `count` bytes from the packet's end.
@@ -242,7 +285,7 @@ impl Frame {
     /// Says whether the packet goes on in the next frame of the burst.
     #[inline]
     pub fn set_continues(&mut self, continues: bool) {
-        self.meta = self.meta & !CONTINUES | u64::from(continues) << FLAGS_SHIFT;
+        self.meta = self.meta & !CONTINUES | if continues { CONTINUES } else { 0 };
     }
 }
 

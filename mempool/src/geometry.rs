@@ -4,7 +4,7 @@
 //! starts at the base belongs to the pool alone, so an offset below it proves that a frame is of
 //! this pool.
 
-use std::ptr::NonNull;
+use std::{mem::MaybeUninit, ptr::NonNull};
 
 use crate::{
     Frame, FrameIndex,
@@ -17,9 +17,10 @@ pub struct Geometry {
     base: NonNull<u8>,
     /// The address bits that no frame of the pool has.
     outside: u64,
-    /// Where the packet of frame 0 starts when it is allocated, and its lengths then.
+    /// Where the packet of frame 0 starts when it is allocated.
     packet: NonNull<u8>,
-    packet_meta: u64,
+    /// The second word of an empty frame.
+    empty: u64,
     shift: u32,
     frames: u32,
     headroom: u16,
@@ -41,7 +42,7 @@ impl Geometry {
             outside: !(span_bytes as u64 - 1),
             // SAFETY: the builder has checked that the headroom fits into the first chunk.
             packet: unsafe { base.add(usize::from(room)) },
-            packet_meta: frame::meta(0, room, size),
+            empty: frame::meta(size),
             shift: size.trailing_zeros(),
             frames,
             headroom,
@@ -129,9 +130,31 @@ impl Geometry {
     #[inline(always)]
     pub unsafe fn frame(&self, addr: u64, len: u32) -> Frame {
         debug_assert!(self.is_packet(addr, len));
-        let headroom = (addr & (u64::from(self.size) - 1)) as u16;
         // SAFETY: the caller says that the address is within the UMEM and owned.
-        unsafe { Frame::from_raw(self.base.add(addr as usize), frame::meta(len as u16, headroom, self.size)) }
+        unsafe { Frame::from_raw(self.base.add(addr as usize), self.empty + u64::from(len)) }
+    }
+
+    /// What the handle of the packet of a descriptor would be: `word` is its length and options. Without a check, so
+    /// that a driver can make the handles of a burst in one go and check all of them with
+    /// [`crosses`](Self::crosses) and the or of their addresses. To be taken for a frame only as [`frame`](Self::frame)
+    /// says.
+    #[inline(always)]
+    pub fn unproven(&self, addr: u64, word: u64) -> MaybeUninit<Frame> {
+        frame::unproven(self.base.as_ptr().wrapping_add(addr as usize), self.empty.wrapping_add(word))
+    }
+
+    /// Bits from that of the frame size on are set if a packet does not lie in the frame where it starts; `word` is its
+    /// length, without options. The bitwise or of many packets, to be given to [`is_crossed`](Self::is_crossed), tells
+    /// of all at once.
+    #[inline(always)]
+    pub fn crosses(addr: u64, word: u64) -> u64 {
+        addr ^ addr.wrapping_add(word).wrapping_sub(1)
+    }
+
+    /// Whether some packet does not lie in one frame: it is longer than that, or it is empty at a frame's start.
+    #[inline(always)]
+    pub fn is_crossed(&self, crosses: u64) -> bool {
+        crosses >> self.shift != 0
     }
 
     /// Makes the handle of an allocated frame: headroom in front, then `len` bytes.
@@ -144,6 +167,6 @@ impl Geometry {
         let offset = (index as usize) << self.shift;
         // SAFETY: the index is of this pool, so the chunk lies in the UMEM; the builder has checked
         // that the headroom fits, and the caller that the packet does.
-        unsafe { Frame::from_raw(self.packet.add(offset), self.packet_meta | u64::from(len)) }
+        unsafe { Frame::from_raw(self.packet.add(offset), self.empty + u64::from(len)) }
     }
 }

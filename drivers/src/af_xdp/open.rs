@@ -146,7 +146,7 @@ fn serve(
         let kernel =
             LinuxKernel::new(socket, attachment.clone(), number, interface.index, program.metadata_key());
         let mut queue = XskQueue::new(pool, rings, kernel, fill);
-        queue.refill(&mut cache);
+        queue.fill_up(&mut cache);
         statistics.push((weak, queue.counters().clone()));
         queues.push(queue);
     }

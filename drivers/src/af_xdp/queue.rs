@@ -27,7 +27,7 @@ use sheafio_mempool::{Burst, Frame, FrameIndex, Geometry, Mempool, PoolCache};
 pub(crate) use self::requests::Offloads;
 use self::requests::Requests;
 pub use self::requests::TxTimestamp;
-use super::rings::{CONTINUES, Desc, Rings};
+use super::rings::{Desc, Rings};
 use crate::spsc::{Consumer, Producer};
 
 /// What the kernel says to a wake-up or kick.
@@ -117,8 +117,9 @@ pub struct XskQueue<K: Kernel> {
     /// Calls for which the kick may still be postponed: above 0 only while bursts come full.
     postpone: u32,
     gone: bool,
-    /// [`CONTINUES`] while the rest of a packet is still to come whose beginning was dropped, else 0.
-    rest_to_drop: u32,
+    /// What a descriptor's word has of a packet that continues, while the rest of one is still to come whose
+    /// beginning was dropped; else 0.
+    rest_to_drop: u64,
     /// Kicks, and wake-ups, that are left out after the kernel said [`Wake::Later`].
     kick_backoff: u32,
     wake_backoff: u32,
@@ -176,20 +177,29 @@ impl<K: Kernel> XskQueue<K> {
     }
 
     /// Puts frames into the fill ring, so that the kernel can receive before the first poll.
-    pub(crate) fn refill(&mut self, cache: &mut PoolCache) {
+    pub(crate) fn fill_up(&mut self, cache: &mut PoolCache) {
+        self.refill(cache);
+        self.publish_held();
+    }
+
+    /// Puts frames into the fill ring, if so many are missing that it is worth it.
+    #[inline(always)]
+    fn refill(&mut self, cache: &mut PoolCache) {
         let missing = self.fill_target - self.with_rx.min(self.fill_target);
         if missing < REFILL_BATCH.min(self.fill_target) {
             return;
         }
         let room = self.fill.free(missing as usize);
-        let (fill, shared) = (&mut self.fill, self.geometry);
+        let (fill, geometry) = (&mut self.fill, &self.geometry);
         let taken = cache.take_with(room, |indices| {
-            let geometry = shared; // A copy that nothing points to can stay in registers.
-            fill.write_each(indices.len(), |at| geometry.addr_of(FrameIndex(indices[at])));
+            let geometry = *geometry; // A copy that nothing points to can stay in registers.
+            fill.write_each(indices.len(), |at| {
+                // SAFETY: the ring counts up to the number of indices.
+                geometry.addr_of(FrameIndex(unsafe { *indices.get_unchecked(at) }))
+            });
         });
         self.fill.publish();
         self.with_rx += taken as u32;
-        self.publish_held();
     }
 
     /// Moves received packets from the RX ring to the burst.
@@ -201,28 +211,30 @@ impl<K: Kernel> XskQueue<K> {
             return 0;
         }
         let geometry = self.geometry;
-        let (mut bytes, mut options) = (0, self.rest_to_drop);
+        let (mut addrs, mut crosses, mut words, mut bytes) = (0, 0, self.rest_to_drop, 0);
         self.rx.peek_each(available, |at, desc| {
-            options |= desc.options;
-            if geometry.is_packet(desc.addr, desc.len) {
-                // SAFETY: the descriptor was just checked; the kernel gave this frame, which was ours in the
-                // fill ring, back through the RX ring, which is consumed once: just below, or else in
-                // `receive_runs`, which forgets what is written here. There are `available` spare entries.
-                unsafe { spare.get_unchecked_mut(at).write(geometry.frame(desc.addr, desc.len)) };
-                bytes += u64::from(desc.len);
-            } else {
-                options = CONTINUES;
-            }
+            addrs |= desc.addr;
+            crosses |= Geometry::crosses(desc.addr, desc.word);
+            words |= desc.word;
+            bytes += desc.word;
+            // SAFETY: there are `available` spare entries, and the ring counts up to there.
+            unsafe { *spare.get_unchecked_mut(at) = geometry.unproven(desc.addr, desc.word) };
         });
-        if options & CONTINUES != 0 {
+        // No option is set, so each word is a length. The bits of several addresses together can make a larger one
+        // than any of them is.
+        let is_proven = words >> 32 == 0
+            && !geometry.is_crossed(crosses)
+            && (addrs < geometry.umem_bytes() || self.is_within(available));
+        if !is_proven {
             return self.receive_runs(cache, burst);
         }
         self.rx.skip(available);
         self.rx.release();
-        // SAFETY: these spare entries were all written just above.
+        // SAFETY: each of these spare entries was made of a descriptor that was just proven to be a packet in a frame;
+        // the kernel gave these frames, which were ours in the fill ring, back through the RX ring, which is consumed
+        // once.
         unsafe { burst.commit(available) };
         self.with_rx -= available as u32;
-        self.publish_held();
         self.counters.add_rx(available as u64, bytes);
         available
     }
@@ -237,27 +249,28 @@ impl<K: Kernel> XskQueue<K> {
         if count == 0 {
             return;
         }
-        let (mut addrs, geometry) = (0, self.geometry);
-        self.completion.peek_each(count, |_, addr| addrs |= addr);
-        if addrs >= geometry.umem_bytes() {
-            self.check_completed(count);
-        }
         if self.requests.is_waiting() {
             self.complete_requests(count);
         }
-        let completion = &mut self.completion;
-        // SAFETY: the frames were sent by this queue and are complete: ours again, each once. Every
-        // slot is written. The address comes back as sent; its frame is the chunk it lies in.
+        let (completion, geometry) = (&mut self.completion, &self.geometry);
+        // SAFETY: the frames were sent by this queue and are complete: ours again, each once, if they are in the UMEM,
+        // which is looked at before the cache has them. Every slot is written. The address comes back as sent; its
+        // frame is the chunk it lies in.
         unsafe {
             cache.give_with(count, |slots, _| {
-                completion.read_each(slots.len(), |at, addr| {
-                    slots[at].write(geometry.index_within(addr));
+                let (geometry, mut addrs) = (*geometry, 0);
+                completion.peek_each(slots.len(), |at, addr| {
+                    addrs |= addr;
+                    slots.get_unchecked_mut(at).write(geometry.index_within(addr));
                 });
+                if addrs >= geometry.umem_bytes() {
+                    check_completed(completion, slots.len(), &geometry);
+                }
+                completion.skip(slots.len());
             });
         }
         self.completion.release();
         self.with_tx -= count as u32;
-        self.publish_held();
     }
 
     /// Moves packets from the burst to the TX ring, as many as it has room for.
@@ -269,13 +282,15 @@ impl<K: Kernel> XskQueue<K> {
         let count = self.tx.free(burst.len().min(room));
         let geometry = self.geometry;
         let (mut addrs, mut bytes, mut marks) = (0, 0, 0);
+        let frames = burst.as_ptr();
         self.tx.write_each(count, |at| {
-            let frame = &burst[at];
-            let addr = geometry.addr(frame);
+            // SAFETY: `count` is at most the burst's length, and the ring counts up to there.
+            let frame = unsafe { &*frames.add(at) };
+            let (addr, word) = (geometry.addr(frame), frame.len_word());
             addrs |= addr;
-            bytes += frame.len() as u64;
+            bytes += word;
             marks |= frame.marks();
-            Desc { addr, len: frame.len() as u32, options: 0 }
+            Desc { addr, word }
         });
         if !geometry.contains(addrs) {
             self.tx.unwrite(count);
@@ -288,7 +303,6 @@ impl<K: Kernel> XskQueue<K> {
         self.tx.publish();
         burst.forget_front(count);
         self.with_tx += count as u32;
-        self.publish_held();
         self.tx_waits |= count > 0;
         self.counters.add_tx(count as u64, bytes);
         count
@@ -341,12 +355,12 @@ impl<K: Kernel> XskQueue<K> {
         postpones
     }
 
-    /// The bits of several addresses together can make a larger one than any of them is.
+    /// Whether the addresses of the next descriptors are all in the UMEM.
     #[cold]
-    fn check_completed(&mut self, count: usize) {
+    fn is_within(&self, available: usize) -> bool {
         let mut last = 0;
-        self.completion.peek_each(count, |_, addr| last = addr.max(last));
-        assert!(last < self.geometry.umem_bytes(), "the kernel completed a frame that is not in the UMEM");
+        self.rx.peek_each(available, |_, desc| last = desc.addr.max(last));
+        last < self.geometry.umem_bytes()
     }
 
     #[cold]
@@ -374,6 +388,14 @@ impl<K: Kernel> XskQueue<K> {
     }
 }
 
+/// Completed addresses must be in the UMEM. The bits of several together can make a larger one than any of them is.
+#[cold]
+fn check_completed(completion: &Consumer<u64>, count: usize, geometry: &Geometry) {
+    let mut last = 0;
+    completion.peek_each(count, |_, addr| last = addr.max(last));
+    assert!(last < geometry.umem_bytes(), "the kernel completed a frame that is not in the UMEM");
+}
+
 /// Looks for metadata in front of the packets that came behind the first `before` frames.
 #[inline(never)]
 fn find_metadata(burst: &mut Burst, before: usize, key: u64) {
@@ -398,6 +420,7 @@ impl<K: Kernel> Queue for XskQueue<K> {
         }
         // 3. Wake the kernel if it asks: for the fill ring, and for packets that wait to be sent.
         self.wake();
+        self.publish_held();
         let is_full = room > 0 && received == room;
         if !self.tx_waits {
             self.postpone = if is_full { POSTPONE_CALLS } else { 0 };
@@ -419,6 +442,7 @@ impl<K: Kernel> Queue for XskQueue<K> {
         }
         // 2. Send.
         let sent = if burst.is_empty() { 0 } else { self.send(cache, burst) };
+        self.publish_held();
         // 3. Kick, unless full bursts come in and the next one will make this kick worth more.
         if self.tx_waits && (sent == 0 || !self.postpones()) {
             self.postpone = 0;

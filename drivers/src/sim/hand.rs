@@ -49,7 +49,7 @@ pub fn by_hand(pool: &'static Mempool, cache: &mut PoolCache, ring: u32) -> (Han
         staged: [0; 2],
     };
     let mut queue = XskQueue::new(pool, rings, HandKernel, ring);
-    queue.refill(cache);
+    queue.fill_up(cache);
     (queue, hand)
 }
 
@@ -97,7 +97,7 @@ impl Hand {
         let headroom = u64::from(XDP_HEADROOM_BYTES) + u64::from(self.geometry.headroom_bytes());
         let rx = &mut self.rx;
         self.fill.read_each(count, |_, addr| {
-            rx.write_each(1, |_| Desc { addr: addr + headroom, len: len_bytes, options: 0 });
+            rx.write_each(1, |_| Desc::new(addr + headroom, len_bytes, 0));
         });
         self.fill.release();
         count
@@ -112,7 +112,7 @@ impl Hand {
         let rx = &mut self.rx;
         self.fill.read_each(lens.len(), |at, addr| {
             let options = if at + 1 < lens.len() || !ends { crate::af_xdp::rings::CONTINUES } else { 0 };
-            rx.write_each(1, |_| Desc { addr: addr + headroom, len: lens[at], options });
+            rx.write_each(1, |_| Desc::new(addr + headroom, lens[at], options));
         });
         self.fill.release();
         self.rx.publish();

@@ -151,7 +151,7 @@ impl SimKernel {
             // ring; the part is no longer than what a frame holds.
             unsafe { self.memory(addr).copy_from_nonoverlapping(part.as_ptr(), part.len()) };
             let options = if at + 1 < parts.len() { CONTINUES } else { 0 };
-            self.rx.write_each(1, |_| Desc { addr, len: part.len() as u32, options });
+            self.rx.write_each(1, |_| Desc::new(addr, part.len() as u32, options));
         }
         self.rx.publish();
     }
@@ -163,15 +163,15 @@ impl SimKernel {
         self.tx.read_each(count, |_, desc| descs.push(desc));
         self.tx.release();
         for desc in &descs {
-            if desc.len == 0 || !self.geometry.is_packet(desc.addr, desc.len) {
+            if desc.len() == 0 || !self.geometry.is_packet(desc.addr, desc.len()) {
                 wire.statistics.tx_invalid += 1;
                 continue;
             }
             // SAFETY: the frame came from the TX ring: it is the kernel's until it is completed; the
             // address and length were just checked.
-            let part = unsafe { slice::from_raw_parts(self.memory(desc.addr), desc.len as usize) };
+            let part = unsafe { slice::from_raw_parts(self.memory(desc.addr), desc.len() as usize) };
             self.unsent.extend_from_slice(part);
-            if desc.options & CONTINUES == 0 {
+            if !desc.continues() {
                 wire.send(&std::mem::take(&mut self.unsent));
             }
             let wait = if self.faults.late { self.random.u64(0..=LATE_POLLS) } else { 0 };

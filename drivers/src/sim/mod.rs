@@ -143,7 +143,7 @@ pub fn open(name: &str, config: &Config, pool: &'static Mempool) -> Result<SimPo
         let rings = Rings::on_heap([config.ring; 4], 0);
         let kernel = SimKernel::new(config, number, &rings, *pool.geometry(), wire.clone());
         let mut queue = XskQueue::new(pool, rings, kernel, fill);
-        queue.refill(&mut cache);
+        queue.fill_up(&mut cache);
         counters.push(queue.counters().clone());
         wires.push(wire);
         queues.push(Some(queue));

@@ -10,7 +10,7 @@ use sheafio_mempool::{Burst, PoolCache};
 
 use super::{Kernel, XskQueue};
 use crate::{
-    af_xdp::rings::{CONTINUES, Rings},
+    af_xdp::rings::Rings,
     spsc::{Consumer, Producer},
 };
 
@@ -102,7 +102,7 @@ impl<K: Kernel> XskQueue<K> {
         let (geometry, count) = (self.geometry, self.rx.available(usize::MAX));
         let mut lost = 0;
         self.rx.read_each(count, |_, desc| {
-            if geometry.is_packet(desc.addr, desc.len) {
+            if geometry.is_packet(desc.addr, desc.len()) {
                 // SAFETY: the kernel gave this frame back through the RX ring, which is read once.
                 unsafe { cache.give(&[geometry.index_of(desc.addr)]) };
             } else {
@@ -139,7 +139,7 @@ impl<K: Kernel> XskQueue<K> {
             self.tx.take_back(|desc| {
                 cache.give(&[geometry.index_of(desc.addr)]);
                 frames += 1;
-                packets += u64::from(desc.options & CONTINUES == 0);
+                packets += u64::from(!desc.continues());
             });
         }
         assert!(frames <= self.with_tx, "the TX ring gave back {frames} frames of {}", self.with_tx);

@@ -5,6 +5,7 @@
 
 use std::mem::ManuallyDrop;
 
+use arrayvec::ArrayVec;
 use sheafio_mempool::{Burst, Frame, Geometry, TxRequest};
 
 use super::{Kernel, XskQueue};
@@ -34,8 +35,8 @@ pub struct Offloads {
 
 /// Requests that wait for their completion.
 pub(super) struct Requests {
-    sent: Vec<Sent>,
-    told: Vec<TxTimestamp>,
+    sent: Box<ArrayVec<Sent, LIMIT>>,
+    told: Box<ArrayVec<TxTimestamp, LIMIT>>,
     missed: u64,
 }
 
@@ -48,7 +49,7 @@ struct Sent {
 
 impl Requests {
     pub(super) fn new() -> Self {
-        Self { sent: Vec::with_capacity(LIMIT), told: Vec::with_capacity(LIMIT), missed: 0 }
+        Self { sent: Box::default(), told: Box::default(), missed: 0 }
     }
 
     /// Whether completions must be looked at.
@@ -58,11 +59,7 @@ impl Requests {
     }
 
     fn wait(&mut self, sent: Sent) {
-        if self.sent.len() < LIMIT {
-            self.sent.push(sent);
-        } else {
-            self.missed += 1;
-        }
+        self.missed += u64::from(self.sent.try_push(sent).is_err());
     }
 
     /// Looks whether this completed frame's time was asked for, and told.
@@ -73,11 +70,9 @@ impl Requests {
         // the frame is ours. It is forgotten, so that its place in the completion ring stays the only owner.
         let frame = ManuallyDrop::new(unsafe { geometry.frame(addr, 1) });
         let timestamp_ns = frame.tx_timestamp_or_request();
-        if timestamp_ns == sent.before || self.told.len() == LIMIT {
-            self.missed += 1;
-        } else {
-            self.told.push(TxTimestamp { token: sent.token, timestamp_ns });
-        }
+        let is_told = timestamp_ns != sent.before
+            && self.told.try_push(TxTimestamp { token: sent.token, timestamp_ns }).is_ok();
+        self.missed += u64::from(!is_told);
     }
 }
 

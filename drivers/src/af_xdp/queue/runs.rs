@@ -28,18 +28,18 @@ impl<K: Kernel> XskQueue<K> {
             if taken >= limit {
                 return;
             }
-            if geometry.is_packet(desc.addr, desc.len) {
+            if geometry.is_packet(desc.addr, desc.len()) {
                 // SAFETY: the descriptor was just checked, and is consumed once, below; what is written here and
                 // not committed is forgotten, and made again when it is consumed.
-                let mut frame = unsafe { geometry.frame(desc.addr, desc.len) };
-                frame.set_continues(desc.options & CONTINUES != 0);
+                let mut frame = unsafe { geometry.frame(desc.addr, desc.len()) };
+                frame.set_continues(desc.continues());
                 spare[kept + run.frames].write(frame);
                 run.frames += 1;
-                run.bytes += u64::from(desc.len);
+                run.bytes += u64::from(desc.len());
             } else {
                 run.lost += 1;
             }
-            if desc.options & CONTINUES != 0 {
+            if desc.continues() {
                 return;
             }
             taken = at + 1;
@@ -66,7 +66,7 @@ impl<K: Kernel> XskQueue<K> {
             }
             (taken, lost) = (available, run.lost);
             invalid += u64::from(!run.is_rest);
-            self.rest_to_drop = CONTINUES;
+            self.rest_to_drop = u64::from(CONTINUES) << 32;
         }
         self.rx.skip(taken);
         self.rx.release();
@@ -74,7 +74,6 @@ impl<K: Kernel> XskQueue<K> {
         unsafe { burst.commit(kept) };
         self.with_rx -= taken as u32;
         self.lost += lost;
-        self.publish_held();
         self.counters.add_rx(packets as u64, bytes);
         self.counters.add_drops(DropReason::RxInvalid, invalid);
         packets
@@ -101,12 +100,11 @@ impl<K: Kernel> XskQueue<K> {
         self.tx.write_each(count, |at| {
             let frame = &burst[at];
             let options = requests::option(frame) | if frame.continues() { CONTINUES } else { 0 };
-            Desc { addr: geometry.addr(frame), len: frame.len() as u32, options }
+            Desc::new(geometry.addr(frame), frame.len() as u32, options)
         });
         self.tx.publish();
         burst.forget_front(count);
         self.with_tx += count as u32;
-        self.publish_held();
         self.tx_waits |= count > 0;
         self.counters.add_tx(packets as u64, bytes);
         packets
