@@ -280,14 +280,16 @@ fn kernel_services_answer_beside_a_port_that_takes_its_own() {
 /// 100 kB there and back over the kernel's TCP.
 fn tcp_echo(listener: &TcpListener, peer: &Netns, to: SocketAddr) {
     let data: Vec<u8> = (0..100_000_u32).map(|byte| (byte.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    // Connected by the kernel before anyone accepts, so a failure leaves no thread waiting.
+    let mut stream = peer.enter(|| TcpStream::connect_timeout(&to, PATIENCE).unwrap());
     thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut data = Vec::new();
             stream.read_to_end(&mut data).unwrap();
             stream.write_all(&data).unwrap();
         });
-        let mut stream = peer.enter(|| TcpStream::connect_timeout(&to, PATIENCE).unwrap());
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&data).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();

@@ -300,7 +300,7 @@ fn random_packets_meet_random_rules_often() {
         seen[expected(&Steering::Only(rules), &packet) as usize] += 1;
     }
     let [redirected, _, passed, malformed] = seen;
-    assert!(redirected > 200 && passed > 200 && malformed > 100 && with_port > 50, "{seen:?}, {with_port}");
+    assert!(redirected > 200 && passed > 200 && malformed > 100 && with_port > 25, "{seen:?}, {with_port}");
 }
 
 proptest! {
