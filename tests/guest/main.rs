@@ -237,5 +237,12 @@ fn zero_copy_closes_under_load_and_opens_again() {
             drop(load);
             assert!(!nics.under_test.has_xdp(&nics.interface(1)));
         }
+        // Taking the program off takes an igb half a second, in which its port is looked at: at 1 s.
+        let port = format!("{driver}1,copy=zerocopy");
+        let args = ["fwd", "--json", "-p", &port, "--mode", "rxonly", "--duration", "900ms"];
+        let args = [&args[..], &["--frame-size", "4096"]].concat();
+        let ended = Fwd::start_program(&nics.under_test, sheafio(), &args).wait();
+        ended.assert_conserved();
+        assert!(!ended.stderr.contains("took our XDP program off"), "{driver}: {}", ended.stderr);
     }
 }

@@ -156,7 +156,7 @@ impl Control for AfXdpControl {
         if interface::name_of(self.index).is_none() {
             return Some("the device is gone");
         }
-        let taken_off = self.attachment.upgrade().is_some_and(|attachment| !attachment.is_attached());
+        let taken_off = self.attachment.upgrade().is_some_and(|attachment| attachment.was_taken_off());
         taken_off.then_some("another program took our XDP program off: no packets come any more")
     }
 }

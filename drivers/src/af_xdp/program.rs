@@ -252,13 +252,15 @@ impl Attached {
 }
 
 impl Attachment {
-    /// Whether the program is still on the interface; another process may take it off. A link that
-    /// was taken off, or whose interface is gone, tells interface 0.
-    pub(super) fn is_attached(&self) -> bool {
+    /// Whether someone else took the program off the interface. A link that was taken off, or whose interface is
+    /// gone, tells interface 0; what this process took off itself has no link any more.
+    pub(super) fn was_taken_off(&self) -> bool {
         let state = self.state.lock().expect("no panic under this lock");
-        state.link.as_ref().and_then(|link| link_info(link.as_fd())).is_some_and(|info| {
-            // SAFETY: the link was made as one of type XDP, so this is the union's member.
-            unsafe { info.__bindgen_anon_1.xdp.ifindex != 0 }
+        state.link.as_ref().is_some_and(|link| {
+            link_info(link.as_fd()).is_none_or(|info| {
+                // SAFETY: the link was made as one of type XDP, so this is the union's member.
+                unsafe { info.__bindgen_anon_1.xdp.ifindex == 0 }
+            })
         })
     }
 }
