@@ -238,3 +238,24 @@ fn the_census_adds_up_while_cores_work() {
     });
     assert_home(pool);
 }
+
+/// A packet that fills its frame to the end and is trimmed to nothing: the address behind it is the next frame's.
+#[test]
+fn a_packet_trimmed_to_nothing_stays_in_its_frame() {
+    let pool = Mempool::builder().frames(64).hugepages(Hugepages::Off).build().unwrap();
+    let mut cache = pool.cache().unwrap();
+    let (mut burst, len) = (Burst::with_limit(32), pool.geometry().data_bytes() as usize);
+    cache.alloc_burst(&mut burst, 32);
+    for frame in burst.iter_mut() {
+        let index = pool.geometry().index_of(pool.geometry().addr(frame));
+        frame.append(len).unwrap().fill(1);
+        assert_eq!(frame.tailroom(), 0);
+        frame.trim_front(len);
+        assert_eq!((frame.len(), pool.geometry().index_of(pool.geometry().addr(frame))), (0, index));
+        assert!(frame.prepend(4).is_some());
+    }
+    cache.free_burst(&mut burst);
+    drop(cache);
+    let audit = pool.audit().unwrap();
+    assert_eq!((audit.home, audit.twice), (64, vec![]));
+}
