@@ -38,6 +38,14 @@ pub enum DriverError {
         /// The same as setcap(8) wants them.
         missing_setcap: String,
     },
+    /// Rights could not be given up.
+    #[error("can't give up capabilities after set-up: {reason}. {remedy}")]
+    GiveUp {
+        /// What stands against it.
+        reason: String,
+        /// What would help.
+        remedy: String,
+    },
     /// The interface has fewer queues than were asked for.
     #[error(
         "{interface}: queues {asked} were asked for, but it has {present} (0 to {max}). Ask for fewer, \

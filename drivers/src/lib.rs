@@ -38,6 +38,7 @@ pub mod sim;
 mod spec;
 pub mod spsc;
 
+pub use af_xdp::{Right, drop_rights};
 pub use error::DriverError;
 pub use port::{Control, Port};
 pub use spec::{PortSpec, Ports};

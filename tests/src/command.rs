@@ -91,11 +91,10 @@ impl Fwd {
         }
     }
 
-    /// Its process.
+    /// The process's number: `ip netns exec` and setpriv(1) become the program that they start.
     ///
     /// # Panics
-    /// Never: it runs until it is waited for.
-    #[must_use]
+    /// If it was waited for already.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("a running program").id()
     }

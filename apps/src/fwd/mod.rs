@@ -26,7 +26,7 @@ use std::{
 };
 
 use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Queue, Stop};
-use sheafio_drivers::Ports;
+use sheafio_drivers::{Ports, drop_rights};
 use sheafio_mempool::Mempool;
 
 use self::{
@@ -69,6 +69,8 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
         opened.push(ports.open(spec)?);
     }
     drop(ports); // Second ends of rings that were named once are closed.
+    // Nothing more is opened, and closing needs no rights. The lcores' threads start without any.
+    drop_rights(&[])?;
 
     let mut watch = Watch::new(pool, &mut opened);
     let mut printer = Printer::new(args.json);

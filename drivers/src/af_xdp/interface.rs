@@ -1,4 +1,4 @@
-//! What the kernel says of a network interface, and which rights the process has.
+//! What the kernel says of a network interface.
 //!
 //! Owns: the ioctl calls. Never does: change an interface. Invariant: `name` is the kernel's own
 //! name, also when the interface was asked for by an alternative name.
@@ -122,18 +122,6 @@ pub(crate) fn name_of(index: u32) -> Option<String> {
     }
     // SAFETY: the call has written a C string to the buffer.
     Some(unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_string_lossy().into_owned())
-}
-
-/// The capabilities that AF_XDP needs and the process lacks (linux/capability.h, numbers to test in
-/// the CapEff line of proc_pid_status(5)).
-pub(crate) fn missing_capabilities() -> Vec<&'static str> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(u64::MAX);
-    let has = |number: u32| effective >> number & 1 == 1;
-    let (net_admin, net_raw, sys_admin, bpf) = (has(12), has(13), has(21), has(39));
-    let needs = [(net_admin, "CAP_NET_ADMIN"), (net_raw, "CAP_NET_RAW"), (bpf || sys_admin, "CAP_BPF")];
-    needs.into_iter().filter(|(held, _)| !held).map(|(_, name)| name).collect()
 }
 
 /// The interfaces of this network namespace.

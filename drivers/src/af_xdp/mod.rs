@@ -5,9 +5,9 @@
 //! taken off before a socket is closed.
 //!
 //! What lies where: `config` says what can be asked, `open` makes a port of it: `interface` looks the device up,
-//! `program` loads and attaches, `other`
-//! tells what else is attached, `steer` says which packets are ours, `verdict` what became of them, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks,
-//! `rings` and `queue` are the data path.
+//! `program` loads and attaches, `other` tells what else is attached, `steer` says which packets are ours, `verdict`
+//! what became of them, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks, `rings` and
+//! `queue` are the data path. `rights` tells which capabilities are missing, and gives them up.
 
 mod busy_poll;
 mod config;
@@ -18,6 +18,7 @@ mod other;
 mod program;
 pub(crate) mod queue;
 mod queues;
+mod rights;
 pub(crate) mod rings;
 mod socket;
 mod steer;
@@ -35,6 +36,7 @@ pub use self::{
     open::{open, open_with},
     queue::TxTimestamp,
     queues::{NoQueueSet, QueueSet},
+    rights::{Right, drop_rights},
     steer::{Rule, Steer, Steering},
     verdict::{Verdict, VerdictCounts},
 };

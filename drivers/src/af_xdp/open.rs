@@ -15,11 +15,12 @@ use super::{
     AfXdpPort, AfXdpQueue, Config, CopyMode, Frags, Mode, QueueSet, Steering,
     busy_poll::BusyPolling,
     config::check,
-    interface::{self, ETHERNET_HEADER_BYTES, Interface},
+    interface::{ETHERNET_HEADER_BYTES, Interface},
     kernel::LinuxKernel,
     other::Other,
     program::{Attachment, Program, Variant, has_zero_copy, zero_copy_frames},
     queue::XskQueue,
+    rights::{self, Right},
     rings,
     socket::{Ask, Socket, Umem},
     steer::Steer,
@@ -42,7 +43,7 @@ pub fn open(interface: &str, pool: &'static Mempool) -> Result<AfXdpPort, Driver
 /// Each [`DriverError`] names the interface, what was asked, what is possible and the remedy.
 pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Result<AfXdpPort, DriverError> {
     check(interface, config)?;
-    let missing = interface::missing_capabilities();
+    let missing: Vec<_> = rights::missing().into_iter().map(Right::name).collect();
     if !missing.is_empty() {
         return Err(DriverError::Rights {
             interface: interface.to_owned(),

@@ -10,7 +10,7 @@ use std::{
     sync::Mutex,
 };
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, set_print};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, set_print};
 use libbpf_sys as sys;
 
 use super::{
@@ -232,12 +232,13 @@ impl Attachment {
         let mut state = self.state.lock().expect("no panic under this lock");
         state.queues.retain(|served| *served != queue);
         // That the entry is gone already, as after the device, is no error.
-        let _ = self.sockets.delete(&queue.to_ne_bytes());
+        let deleted = self.sockets.delete(&queue.to_ne_bytes());
+        let is_out = deleted.err().is_none_or(|error| error.kind() == ErrorKind::NotFound);
         if state.queues.is_empty() {
             state.take_off();
         }
         // Outside of the lock would do, but another queue's wait is this one's too.
-        wait_for_programs_to_end()
+        wait_for_programs_to_end() && is_out
     }
 }
 

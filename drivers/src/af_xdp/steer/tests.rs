@@ -11,8 +11,9 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use super::{taken::Headers, *};
 use crate::af_xdp::{
     Verdict,
-    interface::{Interface, missing_capabilities},
+    interface::Interface,
     program::{Attachment, Program, Variant},
+    rights::{self, Right},
     sys,
 };
 
@@ -32,7 +33,7 @@ struct Bench {
 impl Bench {
     /// `None`, and a word, where programs can't be loaded.
     fn new(test: &str, frags: bool) -> Option<Self> {
-        let missing = missing_capabilities();
+        let missing: Vec<_> = rights::missing().into_iter().map(Right::name).collect();
         if !missing.is_empty() {
             skip(test, &format!("{} missing", missing.join(", ")));
             return None;

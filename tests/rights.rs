@@ -1,0 +1,148 @@
+//! What the command may do: which capabilities it needs, and that it has none left once it forwards.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, run, sheafio, skip, succeeds};
+
+const PEER: &str = "10.0.0.1";
+/// As setpriv names them.
+const NEEDED: &str = "+net_admin,+net_raw,+bpf";
+
+/// A namespace under test with `ve0`, and its kernel peer.
+fn network(queues: u32) -> (Netns, Veth) {
+    let under_test = Netns::new("fwd");
+    let veth = Veth::new(&under_test, "ve0", PEER, queues);
+    (under_test, veth)
+}
+
+/// A copy of the command where every user may run it, deleted when dropped.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sheafio-{}-{name}", std::process::id()));
+        fs::copy(sheafio(), &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// What makes a command of root's one of an ordinary user, who holds these capabilities.
+fn as_nobody(capabilities: &str) -> Vec<&str> {
+    let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let held = ["--inh-caps", capabilities, "--ambient-caps", capabilities, "--"];
+    if capabilities.is_empty() { [&user[..], &["--"]].concat() } else { [&user[..], &held].concat() }
+}
+
+/// The fields of every thread's status (proc_pid_status(5)), once its lcores run.
+fn statuses(fwd: &Fwd, lcores: usize) -> Vec<String> {
+    let start = Instant::now();
+    loop {
+        let tasks = fs::read_dir(format!("/proc/{}/task", fwd.pid())).unwrap().flatten();
+        let read = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
+        let statuses: Vec<_> = tasks.filter_map(read).collect();
+        if statuses.iter().filter(|status| field(status, "Name").starts_with("lcore-")).count() == lcores {
+            return statuses;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "the lcores did not start: {statuses:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {status}")).trim()
+}
+
+/// While packets flow no thread of the command has rights; afterwards everything has been closed as it should:
+/// the program is off, the kernel has its interface back, and every frame has come home.
+fn forwards_without_rights(netns: &Netns, veth: &Veth, fwd: Fwd, lcores: usize, may_set_bounds: bool) {
+    fwd.wait_for_xdp(netns, "ve0");
+    for status in statuses(&fwd, lcores) {
+        for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+            assert_eq!(field(&status, set), "0000000000000000", "{set} in {status}");
+        }
+        if may_set_bounds {
+            assert_eq!(field(&status, "CapBnd"), "0000000000000000", "{status}");
+        } else {
+            assert!(field(&status, "Uid").starts_with("65534"), "{status}");
+        }
+        assert_eq!(field(&status, "NoNewPrivs"), "1", "{status}");
+    }
+    assert!(veth.peer.succeeds("ping", &["-c", "3", "-W", "2", "-i", "0.2", "10.0.0.2"]));
+    let ended = fwd.end();
+    ended.assert_conserved();
+    // Nothing is retired only if the queues could leave the program's map.
+    assert_eq!(ended.retired(), 0, "{}", ended.stderr);
+    assert!(ended.port(0, "rx_packets") >= 3);
+    assert!(!netns.has_xdp("ve0"), "the program is still attached");
+}
+
+const ECHO: [&str; 6] = ["fwd", "--json", "--mode", "icmpecho", "-p", "ve0"];
+
+#[test]
+fn a_run_of_root_gives_up_all_rights_and_closes_in_order() {
+    if !can_make_networks("a_run_of_root_gives_up_all_rights_and_closes_in_order") {
+        return;
+    }
+    let (netns, veth) = network(2);
+    let args = ["fwd", "--json", "--mode", "icmpecho", "-p", "ve0,queues=2", "--cores", "0"];
+    let fwd = Fwd::start_program(&netns, sheafio(), &args);
+    forwards_without_rights(&netns, &veth, fwd, 1, true);
+}
+
+#[test]
+fn an_ordinary_user_with_the_capabilities_needs_no_root() {
+    if !can_make_networks("an_ordinary_user_with_the_capabilities_needs_no_root") {
+        return;
+    }
+    let (netns, veth) = network(1);
+    let copy = Copy::new("ambient");
+    let with_lock = format!("{NEEDED},+ipc_lock");
+    // Without CAP_IPC_LOCK, with a limit of exactly what one port needs: 2048 frames of 2048 bytes.
+    let limited = ["prlimit", "--memlock=4194304:4194304", "--"];
+    for (before, capabilities) in [(&[][..], with_lock.as_str()), (&limited[..], NEEDED)] {
+        let user = as_nobody(capabilities);
+        let words = [before, &user, &[copy.path()], &ECHO, &["--frames", "2048"]].concat();
+        let fwd = Fwd::start_program(&netns, words[0].into(), &words[1..]);
+        forwards_without_rights(&netns, &veth, fwd, 1, false);
+    }
+}
+
+#[test]
+fn file_capabilities_are_enough() {
+    if !can_make_networks("file_capabilities_are_enough") {
+        return;
+    }
+    let (netns, veth) = network(1);
+    let copy = Copy::new("setcap");
+    if !succeeds("setcap", &["cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep", copy.path()]) {
+        skip("file_capabilities_are_enough", "the folder for temporary files keeps no file capabilities");
+        return;
+    }
+    let words = [&as_nobody("")[..], &[copy.path()], &ECHO].concat();
+    let fwd = Fwd::start_program(&netns, words[0].into(), &words[1..]);
+    forwards_without_rights(&netns, &veth, fwd, 1, false);
+    run("setcap", &["-r", copy.path()]);
+    // Without them the same user is refused, with the command that would help.
+    let ended = Fwd::start_program(&netns, words[0].into(), &words[1..]).wait();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    let all = "cap_net_admin,cap_net_raw,cap_bpf";
+    assert!(ended.stderr.contains(&format!("setcap {all}")), "{}", ended.stderr);
+}
