@@ -201,3 +201,16 @@ impl Ended {
 pub fn run_sheafio(args: &[&str]) -> Output {
     Command::new(sheafio()).args(args).stdin(Stdio::null()).output().expect("the command is built")
 }
+
+/// Starts `sheafio fwd`, which must refuse with exit code 2 and one line; returns the line.
+///
+/// # Panics
+/// If it does not.
+pub fn refused(netns: &Netns, args: &[&str]) -> String {
+    let args = [&["fwd", "--json", "--duration", "5s"], args].concat();
+    let ended = Fwd::start_program(netns, sheafio(), &args).wait();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    let errors: Vec<_> = ended.stderr.lines().filter(|line| !line.starts_with("warning: ")).collect();
+    assert_eq!(errors.len(), 1, "{}", ended.stderr);
+    errors[0].to_owned()
+}

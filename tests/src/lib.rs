@@ -11,7 +11,7 @@ mod packet;
 mod partner;
 mod probes;
 
-pub use command::{Ended, Fwd, example, run_sheafio, sheafio};
+pub use command::{Ended, Fwd, example, refused, run_sheafio, sheafio};
 pub use datagrams::{datagram, receive_numbers, socket};
 pub use netns::{Netns, Veth, run, succeeds};
 pub use packet::PacketSocket;
