@@ -38,6 +38,28 @@ fn a_port_opens_and_closes_20_times_in_one_process() {
     assert!(!netns.has_xdp("ve0"));
 }
 
+/// xdp-tools#364, #287: no bpffs is needed, and the same number of interface in two namespaces does not matter.
+#[test]
+fn interfaces_of_one_number_in_two_namespaces_do_not_collide() {
+    if !can_make_networks("interfaces_of_one_number_in_two_namespaces_do_not_collide") {
+        return;
+    }
+    let networks = [network(1), network(1)];
+    let numbers = networks.each_ref().map(|(netns, _)| {
+        let shown = netns.ip(&["-o", "link", "show", "dev", "ve0"]);
+        shown.split(':').next().expect("ip shows the number").to_owned()
+    });
+    assert_eq!(numbers[0], numbers[1]);
+    let runs = networks.each_ref().map(|(netns, _)| Fwd::start(netns, &["-p", "ve0", "--mode", "icmpecho"]));
+    let answers = |veth: &Veth| veth.peer.succeeds("ping", &["-c", "2", "-W", "2", "-i", "0.2", "10.0.0.2"]);
+    assert!(networks.iter().all(|(_, veth)| answers(veth)));
+    let [first, second] = runs;
+    first.end().assert_conserved();
+    assert!(!networks[0].0.has_xdp("ve0") && networks[1].0.has_xdp("ve0"));
+    assert!(answers(&networks[1].1), "the other's end took this one's program off");
+    second.end().assert_conserved();
+}
+
 /// A program that someone takes off is noticed by the run that lost it.
 #[test]
 fn a_program_that_was_taken_off_is_told() {

@@ -26,17 +26,14 @@ pub enum DriverError {
         present: String,
     },
     /// The process lacks rights.
-    #[error(
-        "{interface}: opening it with AF_XDP needs {missing}, which this process lacks. Run as root, or: setcap \
-         {missing_setcap}+ep PROGRAM"
-    )]
+    #[error("{interface}: opening it with AF_XDP needs {missing}, which this process lacks. {remedy}")]
     Rights {
         /// The asked interface.
         interface: String,
         /// All missing capabilities.
         missing: String,
-        /// The same as setcap(8) wants them.
-        missing_setcap: String,
+        /// What would help.
+        remedy: String,
     },
     /// Rights could not be given up.
     #[error("can't give up capabilities after set-up: {reason}. {remedy}")]
@@ -65,8 +62,8 @@ pub enum DriverError {
     },
     /// Another XDP program is attached.
     #[error(
-        "{interface}: XDP program {program} is attached already ({mode} mode). Take it off: {remedy}; or replace it \
-         with force=yes (--force)"
+        "{interface}: XDP program {program} is attached already ({mode} mode, {owner}). Take it off: {remedy}; or \
+         replace it with force=yes (--force)"
     )]
     Attached {
         /// The interface.
@@ -75,6 +72,8 @@ pub enum DriverError {
         program: String,
         /// `native` or `generic`.
         mode: &'static str,
+        /// How it is attached, and who holds it: processes, pins.
+        owner: String,
         /// The command that detaches it.
         remedy: String,
     },
@@ -85,18 +84,22 @@ pub enum DriverError {
         interface: String,
         /// The asked mode.
         mode: &'static str,
+        /// Whether the device or its driver is the cause, so that another mode may work.
+        is_of_device: bool,
         /// What the kernel said.
         reason: String,
         /// What would help.
         remedy: String,
     },
     /// The XDP program could not be loaded.
-    #[error("{interface}: can't load the XDP program: {reason}. Needs a kernel with BPF and XDP_SOCKETS")]
+    #[error("{interface}: can't load the XDP program: {reason}. {remedy}")]
     Load {
         /// The interface.
         interface: String,
         /// What libbpf and the kernel said.
         reason: String,
+        /// What would help.
+        remedy: String,
     },
     /// A rule that no packet could meet, or that can't be read.
     #[error("steering rule '{rule}': {problem}; allowed: {allowed}")]
@@ -122,10 +125,7 @@ pub enum DriverError {
         reason: String,
     },
     /// The kernel refused the packet memory.
-    #[error(
-        "{interface}: the kernel refused {kib} KiB of packet memory: {source}. Locked memory is limited to \
-         {limit_kib} KiB without CAP_IPC_LOCK. Raise it (ulimit -l {kib}), grant cap_ipc_lock, or use fewer frames"
-    )]
+    #[error("{interface}: the kernel refused {kib} KiB of packet memory: {source}. {remedy}")]
     Memlock {
         /// The interface.
         interface: String,
@@ -135,11 +135,13 @@ pub enum DriverError {
         limit_kib: u64,
         /// What the kernel said.
         source: io::Error,
+        /// What would help.
+        remedy: String,
     },
     /// The queue is taken.
     #[error(
-        "{interface} queue {queue}: another AF_XDP socket is bound to it, and was still after {waited_ms} ms. End \
-         the program that uses it (ss -a --xdp), or take another queue: start=N"
+        "{interface} queue {queue}: another AF_XDP socket is bound to it, and was still after {waited_ms} ms: \
+         {owner}. {remedy}, or take another queue: start=N"
     )]
     Busy {
         /// The interface.
@@ -148,6 +150,10 @@ pub enum DriverError {
         queue: u32,
         /// How long it was tried.
         waited_ms: u64,
+        /// Whose socket it is, as far as that can be seen.
+        owner: String,
+        /// What would help.
+        remedy: String,
     },
     /// The queue can't be bound as asked.
     #[error("{interface} queue {queue}: can't bind with copy={copy}: {source}. {remedy}")]
@@ -186,9 +192,7 @@ pub enum DriverError {
         mtu_possible: u32,
     },
     /// Another system call of set-up failed.
-    #[error(
-        "{interface} queue {queue}: {call} failed: {source}. Needs a kernel with XDP_SOCKETS (5.4 or newer)"
-    )]
+    #[error("{interface} queue {queue}: {call} failed: {source}. {remedy}")]
     Call {
         /// The interface.
         interface: String,
@@ -198,6 +202,8 @@ pub enum DriverError {
         call: &'static str,
         /// What the kernel said.
         source: io::Error,
+        /// What would help.
+        remedy: String,
     },
     /// A queue was taken from its port that is not there.
     #[error("{port}: queue {queue} is not there to take; opened: {opened}, each can be taken once")]

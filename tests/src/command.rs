@@ -79,6 +79,11 @@ impl Fwd {
         Self { child: Some(command.spawn().expect("ip can be started")) }
     }
 
+    /// Takes care of a program that was started with pipes for its output.
+    pub(crate) fn watch(child: Child) -> Self {
+        Self { child: Some(child) }
+    }
+
     /// Waits until an XDP program is on an interface.
     ///
     /// # Panics
@@ -174,6 +179,17 @@ impl Ended {
         last
     }
 
+    /// The one line of a run that was refused with exit code 2.
+    ///
+    /// # Panics
+    /// If it was not.
+    pub fn refusal(&self) -> String {
+        assert_eq!(self.code, Some(2), "{self:?}");
+        let errors: Vec<_> = self.stderr.lines().filter(|line| !line.starts_with("warning: ")).collect();
+        assert_eq!(errors.len(), 1, "{}", self.stderr);
+        errors[0].to_owned()
+    }
+
     /// A number of a port in the last object.
     ///
     /// # Panics
@@ -202,15 +218,21 @@ pub fn run_sheafio(args: &[&str]) -> Output {
     Command::new(sheafio()).args(args).stdin(Stdio::null()).output().expect("the command is built")
 }
 
-/// Starts `sheafio fwd`, which must refuse with exit code 2 and one line; returns the line.
+/// Starts `sheafio fwd` in a namespace, which must refuse with exit code 2 and one line; returns the line.
 ///
 /// # Panics
 /// If it does not.
 pub fn refused(netns: &Netns, args: &[&str]) -> String {
-    let args = [&["fwd", "--json", "--duration", "5s"], args].concat();
-    let ended = Fwd::start_program(netns, sheafio(), &args).wait();
-    assert_eq!(ended.code, Some(2), "{ended:?}");
-    let errors: Vec<_> = ended.stderr.lines().filter(|line| !line.starts_with("warning: ")).collect();
-    assert_eq!(errors.len(), 1, "{}", ended.stderr);
-    errors[0].to_owned()
+    refused_by(netns, &[], args)
+}
+
+/// The same, by way of a command that starts it, such as setpriv(1).
+///
+/// # Panics
+/// If it does not refuse.
+pub fn refused_by(netns: &Netns, by: &[&str], args: &[&str]) -> String {
+    let program = sheafio();
+    let program = program.to_str().expect("the path is UTF-8");
+    let words = [by, &[program, "fwd", "--json", "--duration", "5s"], args].concat();
+    Fwd::start_program(netns, words[0].into(), &words[1..]).wait().refusal()
 }

@@ -10,13 +10,15 @@ mod netns;
 mod packet;
 mod partner;
 mod probes;
+mod refusal;
 
-pub use command::{Ended, Fwd, example, refused, run_sheafio, sheafio};
+pub use command::{Ended, Fwd, example, refused, refused_by, run_sheafio, sheafio};
 pub use datagrams::{datagram, receive_numbers, socket};
 pub use netns::{Netns, Veth, run, succeeds};
 pub use packet::PacketSocket;
 pub use partner::partner;
 pub use probes::{COLD, build_probes};
+pub use refusal::Refusal;
 
 /// Whether tests with network namespaces can run; if not, says why where `tests/run` shows it.
 ///

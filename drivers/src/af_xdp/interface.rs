@@ -11,6 +11,7 @@ use std::{
 
 use sheafio_mempool::Geometry;
 
+use super::{cause, process::Process};
 use crate::DriverError;
 
 /// `ETHTOOL_GCHANNELS` and `struct ethtool_channels` (linux/ethtool.h).
@@ -70,10 +71,11 @@ impl Interface {
         // SAFETY: the name is a C string.
         let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
         let name = name_of(index).ok_or_else(missing)?;
-        let call = |source| DriverError::Call {
+        let call = |source: io::Error| DriverError::Call {
             interface: name.clone(),
             queue: 0,
             call: "asking the interface for its properties (ioctl)",
+            remedy: cause::of_call(source.raw_os_error(), &Process::look()),
             source,
         };
         let control = control_socket().map_err(call)?;
@@ -167,11 +169,19 @@ fn interface_ioctl(
         *to = from as libc::c_char;
     }
     set(&mut ask);
-    // SAFETY: the requests of this module read and write one ifreq.
+    // SAFETY: the requests of this module read and write one ifreq, and SIOCETHTOOL besides what `ethtool` or
+    // `channels` point to.
     if unsafe { libc::ioctl(control.as_raw_fd(), request, &raw mut ask) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(ask)
+}
+
+/// An ethtool command (SIOCETHTOOL) on words that hold its struct of linux/ethtool.h: the command's number first,
+/// then what it asks, and room for all that the kernel answers to that.
+pub(super) fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
+    let at = words.as_mut_ptr().cast();
+    interface_ioctl(&control_socket()?, name, libc::SIOCETHTOOL, |ask| ask.ifr_ifru.ifru_data = at).map(drop)
 }
 
 /// Active RX queues by ethtool: those of their own and the combined ones. `None` if the driver does

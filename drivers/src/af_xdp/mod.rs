@@ -8,13 +8,18 @@
 //! `program` loads and attaches, `other` tells what else is attached, `steer` says which packets are ours, `verdict`
 //! what became of them, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks, `rings` and
 //! `queue` are the data path. `rights` tells which capabilities are missing, and gives them up.
+//! When a step fails, `process`, `driver` and `owner` look for the cause, and `cause` has the words.
 
 mod busy_poll;
+mod cause;
 mod config;
+mod driver;
 mod interface;
 mod kernel;
 mod open;
 mod other;
+mod owner;
+mod process;
 mod program;
 pub(crate) mod queue;
 mod queues;

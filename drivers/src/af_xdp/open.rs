@@ -14,10 +14,12 @@ use sheafio_mempool::{Mempool, PoolCache, PoolError};
 use super::{
     AfXdpPort, AfXdpQueue, Config, CopyMode, Frags, Mode, QueueSet, Steering,
     busy_poll::BusyPolling,
+    cause,
     config::check,
     interface::{ETHERNET_HEADER_BYTES, Interface},
     kernel::LinuxKernel,
     other::Other,
+    process::Process,
     program::{Attachment, Program, Variant, has_zero_copy, zero_copy_frames},
     queue::XskQueue,
     rights::{self, Right},
@@ -48,7 +50,7 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
         return Err(DriverError::Rights {
             interface: interface.to_owned(),
             missing: missing.join(", "),
-            missing_setcap: missing.join(",").to_lowercase(),
+            remedy: cause::of_missing_rights(&Process::look()),
         });
     }
     let interface = Interface::lookup(interface)?;
@@ -63,7 +65,7 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
     let first = if config.mode == Mode::Auto { Mode::Native } else { config.mode };
     let (serving, mode) = match serve(&interface, config, pool, first, &mut warnings) {
         Ok(serving) => (serving, first),
-        Err(error @ DriverError::Attach { .. }) if config.mode == Mode::Auto => {
+        Err(error @ DriverError::Attach { is_of_device: true, .. }) if config.mode == Mode::Auto => {
             // Everything is made anew: sockets that were bound for native mode may be zero-copy.
             warnings.push(format!("{error}; goes on in generic mode, which is slower"));
             (serve(&interface, config, pool, Mode::Generic, &mut warnings)?, Mode::Generic)

@@ -12,8 +12,9 @@ use std::{
 use libbpf_sys as sys;
 
 use super::{
-    Mode,
+    Mode, cause,
     interface::Interface,
+    owner,
     program::{check, flag, query},
 };
 use crate::DriverError;
@@ -21,14 +22,18 @@ use crate::DriverError;
 /// Another program on an interface.
 pub(super) struct Other {
     id: u32,
-    name: String,
+    /// Not to be read without CAP_SYS_ADMIN, as links are.
+    name: Option<String>,
     generic: bool,
     link: Option<(u32, OwnedFd)>,
 }
 
 impl std::fmt::Display for Other {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "'{}' (id {})", self.name, self.id)
+        match &self.name {
+            Some(name) => write!(f, "'{name}' (id {})", self.id),
+            None => write!(f, "with id {}", self.id),
+        }
     }
 }
 
@@ -40,27 +45,24 @@ impl Other {
         let id = [query.prog_id, query.skb_prog_id, query.drv_prog_id, query.hw_prog_id]
             .into_iter()
             .find(|id| *id != 0)?;
-        Some(Self {
-            id,
-            name: program_name(id).unwrap_or_default(),
-            generic,
-            link: link_of(id, interface.index),
-        })
+        Some(Self { id, name: program_name(id), generic, link: link_of(id, interface.index) })
     }
 
     /// The error that tells of it.
     pub(super) fn refuse(&self, interface: &Interface) -> DriverError {
-        let remedy = match &self.link {
-            Some((link, _)) => {
-                format!("end the program that holds BPF link {link}, or: bpftool link detach id {link}")
-            }
-            None if self.generic => format!("ip link set dev {} xdpgeneric off", interface.name),
-            None => format!("ip link set dev {} xdp off", interface.name),
-        };
+        let (owner, remedy) = cause::of_attached(cause::Attached {
+            interface: &interface.name,
+            is_generic: self.generic,
+            link: self.link.as_ref().map(|(id, _)| *id),
+            // Names and links take the same right.
+            sees_links: self.name.is_some(),
+            holding: &owner::of_program(self.id, self.link.as_ref().map(|(_, fd)| fd.as_fd())),
+        });
         DriverError::Attached {
             interface: interface.name.clone(),
             program: self.to_string(),
             mode: if self.generic { "generic" } else { "native" },
+            owner,
             remedy,
         }
     }

@@ -16,8 +16,11 @@ use libbpf_sys as sys;
 use super::{
     Mode,
     busy_poll::BusyPolling,
+    cause,
+    driver::Driver,
     interface::Interface,
     other::{Other, link_info},
+    process::Process,
     steer::Steer,
     sys::wait_for_programs_to_end,
 };
@@ -129,10 +132,7 @@ impl Program {
             let steer = Steer::new(&interface.name, &object)?;
             Ok(Self { object, steer, variant, key })
         })
-        .map_err(|(error, said): (libbpf_rs::Error, String)| DriverError::Load {
-            interface: interface.name.clone(),
-            reason: if said.is_empty() { error.to_string() } else { format!("{error} ({said})") },
-        })
+        .map_err(|(error, said): (libbpf_rs::Error, String)| load_error(interface, &error, &said))
     }
 
     /// The key behind the metadata of each packet; `None` if the program writes none.
@@ -182,10 +182,8 @@ impl Program {
             map.update(&queue.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
         };
         let map = sockets.try_for_each(put).and_then(|()| MapHandle::try_from(&map));
-        let sockets = map.map_err(|error| DriverError::Load {
-            interface: interface.name.clone(),
-            reason: format!("a socket can't be put into the map: {error}"),
-        })?;
+        let sockets =
+            map.map_err(|error| load_error(interface, &error, "putting the sockets into its map"))?;
         Ok(Attachment { sockets, state: Mutex::new(Attached { link: None, polling: None, queues }) })
     }
 
@@ -290,13 +288,44 @@ pub(super) fn has_zero_copy(interface: &Interface) -> bool {
 
 /// What the kernel says of XDP on an interface.
 pub(super) fn query(interface: &Interface) -> io::Result<sys::bpf_xdp_query_opts> {
+    query_with(interface, 0)
+}
+
+/// The driver's XDP features (`NETDEV_XDP_ACT_*`, linux/netdev.h); `None` where the kernel does not tell: before 6.3.
+pub(super) fn features(interface: &Interface) -> Option<u64> {
+    // libbpf says 0 where nothing is told, and leaves the segments alone.
+    let query = query_with(interface, u32::MAX).ok()?;
+    (query.xdp_zc_max_segs != u32::MAX).then_some(query.feature_flags)
+}
+
+fn query_with(interface: &Interface, zc_max_segs: u32) -> io::Result<sys::bpf_xdp_query_opts> {
     let mut query = sys::bpf_xdp_query_opts {
         sz: mem::size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
+        xdp_zc_max_segs: zc_max_segs,
         ..Default::default()
     };
     // SAFETY: the options are a valid struct of the size that they state.
     check(unsafe { sys::bpf_xdp_query(interface.index as i32, 0, &raw mut query) })?;
     Ok(query)
+}
+
+/// The error of a program that can't be loaded, with libbpf's words.
+fn load_error(interface: &Interface, error: &libbpf_rs::Error, said: &str) -> DriverError {
+    // With all its causes; the last one ends with the number, which libbpf-rs does not give otherwise.
+    let text = format!("{error:#}");
+    // libbpf suspects the limit of locked memory whatever the cause; ours is looked up.
+    let said: Vec<_> = said.split("; ").filter(|line| !line.contains("RLIMIT_MEMLOCK")).collect();
+    let said = said.join("; ");
+    DriverError::Load {
+        interface: interface.name.clone(),
+        remedy: cause::of_load(number_in(&text), &Process::look()),
+        reason: if said.is_empty() { text } else { format!("{text} ({said})") },
+    }
+}
+
+/// The number in an error text of the standard library's, such as `Invalid argument (os error 22)`.
+fn number_in(text: &str) -> Option<i32> {
+    text.rsplit_once("(os error ")?.1.split_once(')')?.0.parse().ok()
 }
 
 /// `XDP_FLAGS_DRV_MODE` or `XDP_FLAGS_SKB_MODE` (linux/if_link.h).
@@ -347,22 +376,10 @@ fn why_not(interface: &Interface, program: BorrowedFd<'_>, mode: Mode, error: &i
     });
     let said = said.err().map(|((), said)| said).unwrap_or_default();
     let words = said.rsplit_once("Kernel error message: ").map(|(_, words)| words.trim().to_owned());
-    let name = &interface.name;
-    let remedy = match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => "Use mode=generic".to_owned(),
-        Some(libc::ERANGE) => format!(
-            "Packets must fit into one page in native mode: ip link set dev {name} mtu 1500 (veth: on both ends), or \
-             mode=generic"
-        ),
-        Some(libc::ENOSPC) => format!(
-            "The peer of a veth must not have more TX queues than {name} has RX queues ({}): ethtool -L {name} rx N, \
-             or mode=generic",
-            interface.rx_queues
-        ),
-        _ => "Try mode=generic".to_owned(),
-    };
+    let remedy = cause::of_attach(error, mode, interface, &Driver::of(interface), &Process::look());
     DriverError::Attach {
-        interface: name.clone(),
+        is_of_device: !cause::is_of_the_process(error),
+        interface: interface.name.clone(),
         mode: mode.name(),
         reason: words.map_or_else(|| error.to_string(), |words| format!("{words} ({error})")),
         remedy,

@@ -8,20 +8,32 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use sheafio_mempool::{Geometry, METADATA_BYTES, sync::AtomicU32};
 
-use super::{CopyMode, Frags, busy_poll, interface::Interface, rings::Rings, sys};
+use super::{
+    CopyMode, Frags, busy_poll,
+    cause::{self, BindAsk, MemoryAsk},
+    driver::Driver,
+    interface::Interface,
+    owner,
+    process::{Process, memlock_limit_bytes, raise_memlock_limit},
+    rings::Rings,
+    sys,
+};
 use crate::{
     DriverError,
     spsc::{NEED_WAKEUP, RingMemory, RingOwner},
 };
 
-/// How long a queue may stay busy: unbinding the socket that used it before is asynchronous.
+/// How long a queue may stay busy, and memory locked: unbinding the socket that used it before is asynchronous.
 const BUSY_LIMIT: Duration = Duration::from_secs(3);
 const BUSY_RETRY: Duration = Duration::from_millis(10);
 
@@ -33,9 +45,15 @@ impl RingOwner for sys::RingMap {
 /// (`MAX_SKB_FRAGS`, linux/skbuff.h, in the kernel's usual configuration).
 const FRAMES_A_COPIED_PACKET: usize = 18;
 
+/// Packet memory that the sockets of this process have registered, in KiB; only told, so nothing depends on its
+/// order with anything else.
+static REGISTERED_KIB: AtomicU64 = AtomicU64::new(0);
+
 /// A bound socket.
 pub(super) struct Socket {
     fd: OwnedFd,
+    /// Its part of [`REGISTERED_KIB`]. Sockets that share its packet memory end about when it does.
+    _registered: Registered,
     pub(super) zero_copy: bool,
     /// One kick sends all that is queued: the kernel let us raise its budget of 32.
     pub(super) sends_all: bool,
@@ -78,13 +96,23 @@ impl Socket {
     ) -> Result<(Self, Rings), DriverError> {
         let call = |call| {
             let interface = interface.name.clone();
-            move |source| DriverError::Call { interface, queue, call, source }
+            move |source: io::Error| {
+                let remedy = cause::of_call(source.raw_os_error(), &Process::look());
+                DriverError::Call { interface, queue, call, source, remedy }
+            }
+        };
+        let ring_call = |call| {
+            let interface = interface.name.clone();
+            move |source: io::Error| {
+                let remedy = cause::of_ring(&source, ask.ring, &Process::look());
+                DriverError::Call { interface, queue, call, source, remedy }
+            }
         };
         let fd = sys::socket().map_err(call("opening an AF_XDP socket"))?;
-        let tx_metadata = match umem {
+        let (registered, tx_metadata) = match umem {
             Umem::Register => register(fd.as_fd(), geometry, ask.metadata)
                 .map_err(|source| refused_memory(interface, queue, geometry, source))?,
-            Umem::Share(first) => first.tx_metadata,
+            Umem::Share(first) => (Registered(0), first.tx_metadata),
         };
         for (option, ring) in [
             (libc::XDP_UMEM_FILL_RING, "making the fill ring"),
@@ -92,16 +120,17 @@ impl Socket {
             (libc::XDP_RX_RING, "making the RX ring"),
             (libc::XDP_TX_RING, "making the TX ring"),
         ] {
-            sys::set_option(fd.as_fd(), option, &ask.ring).map_err(call(ring))?;
+            sys::set_option(fd.as_fd(), option, &ask.ring).map_err(ring_call(ring))?;
         }
-        let mut rings = map_rings(fd.as_fd(), ask.ring).map_err(call("mapping the rings"))?;
+        let mut rings = map_rings(fd.as_fd(), ask.ring).map_err(ring_call("mapping the rings"))?;
         if let Some(budget) = ask.busy_poll {
             rings.fill.flags = always_wake();
             busy_poll::prefer(fd.as_fd(), budget).map_err(call(
                 "asking for busy polling (SO_PREFER_BUSY_POLL, Linux 5.11; busy_poll=no does without)",
             ))?;
         }
-        let has_frags = bind(fd.as_fd(), interface, queue, umem, ask)?;
+        let has_frags = bind(fd.as_fd(), interface, queue, umem, ask)?
+            .map_err(|source| refused_bind(interface, queue, geometry, ask, source))?;
 
         let options: u32 =
             sys::option(fd.as_fd(), libc::XDP_OPTIONS).map_err(call("asking for the copy mode"))?;
@@ -113,7 +142,7 @@ impl Socket {
             (true, true) => ask.driver_frames.max(1),
             (true, false) => FRAMES_A_COPIED_PACKET,
         };
-        Ok((Self { fd, zero_copy, sends_all, frames_a_packet, tx_metadata }, rings))
+        Ok((Self { fd, _registered: registered, zero_copy, sends_all, frames_a_packet, tx_metadata }, rings))
     }
 }
 
@@ -130,8 +159,17 @@ fn always_wake() -> NonNull<AtomicU32> {
     NonNull::from(FLAGS.get_or_init(|| AtomicU32::new(NEED_WAKEUP)))
 }
 
+/// KiB that count as registered until this is dropped.
+struct Registered(u64);
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        REGISTERED_KIB.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
 /// Registers the packet memory; returns whether the kernel knows requests in front of packets that are sent.
-fn register(fd: BorrowedFd<'_>, geometry: &Geometry, metadata: bool) -> io::Result<bool> {
+fn register(fd: BorrowedFd<'_>, geometry: &Geometry, metadata: bool) -> io::Result<(Registered, bool)> {
     let mut umem = libc::xdp_umem_reg {
         addr: geometry.base().as_ptr() as u64,
         len: geometry.umem_bytes(),
@@ -145,26 +183,49 @@ fn register(fd: BorrowedFd<'_>, geometry: &Geometry, metadata: bool) -> io::Resu
         // another AF_XDP socket.
         umem.flags = libc::XDP_UMEM_TX_METADATA_LEN | libc::XDP_UMEM_TX_SW_CSUM;
         umem.tx_metadata_len = METADATA_BYTES as u32;
-        match sys::set_option(fd, libc::XDP_UMEM_REG, &umem) {
+        match lock(fd, &umem) {
             // Before Linux 6.8 the flags are unknown.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-            registered => return registered.map(|()| true),
+            registered => return registered.map(|registered| (registered, true)),
         }
         (umem.flags, umem.tx_metadata_len) = (0, 0);
     }
-    sys::set_option(fd, libc::XDP_UMEM_REG, &umem).map(|()| false)
+    lock(fd, &umem).map(|registered| (registered, false))
+}
+
+/// Registers it as stated, which locks it in memory. The soft limit of that is raised where it is in the way.
+fn lock(fd: BorrowedFd<'_>, umem: &libc::xdp_umem_reg) -> io::Result<Registered> {
+    let kib = umem.len >> 10;
+    let start = Instant::now();
+    while let Err(error) = sys::set_option(fd, libc::XDP_UMEM_REG, umem) {
+        if error.raw_os_error() != Some(libc::ENOBUFS) {
+            return Err(error);
+        }
+        if raise_memlock_limit() {
+            continue;
+        }
+        // What a socket had locked that was closed just before, also another program's, is given back late.
+        let is_enough = REGISTERED_KIB.load(Ordering::Relaxed) + kib <= memlock_limit_bytes() >> 10;
+        if !is_enough || start.elapsed() >= BUSY_LIMIT {
+            return Err(error);
+        }
+        thread::sleep(BUSY_RETRY);
+    }
+    REGISTERED_KIB.fetch_add(kib, Ordering::Relaxed);
+    Ok(Registered(kib))
 }
 
 fn refused_memory(interface: &Interface, queue: u32, geometry: &Geometry, source: io::Error) -> DriverError {
-    let interface = interface.name.clone();
+    let (interface, process) = (interface.name.clone(), Process::look());
+    let (kib, limit_kib) = (geometry.umem_bytes() >> 10, memlock_limit_bytes() >> 10);
+    let locked_kib = REGISTERED_KIB.load(Ordering::Relaxed);
+    let ask = MemoryAsk { kib, locked_kib, limit_kib, frame_bytes: geometry.frame_bytes() };
+    let remedy = cause::of_memory(&source, ask, &process);
     match source.raw_os_error() {
-        Some(libc::ENOBUFS | libc::EPERM | libc::ENOMEM) => DriverError::Memlock {
-            interface,
-            kib: geometry.umem_bytes() >> 10,
-            limit_kib: sys::memlock_limit() >> 10,
-            source,
-        },
-        _ => DriverError::Call { interface, queue, call: "registering the packet memory", source },
+        Some(libc::ENOBUFS | libc::ENOMEM) => {
+            DriverError::Memlock { interface, kib, limit_kib, source, remedy }
+        }
+        _ => DriverError::Call { interface, queue, call: "registering the packet memory", source, remedy },
     }
 }
 
@@ -195,14 +256,14 @@ fn map_ring<T>(
     Ok(unsafe { RingMemory::new(producer, consumer, flags, slots, size, map) })
 }
 
-/// Binds; returns whether a packet may have several frames.
+/// Binds; returns whether a packet may have several frames, or what the kernel says.
 fn bind(
     fd: BorrowedFd<'_>,
     interface: &Interface,
     queue: u32,
     umem: &Umem<'_>,
     ask: Ask,
-) -> Result<bool, DriverError> {
+) -> Result<io::Result<bool>, DriverError> {
     let copy = match ask.copy {
         CopyMode::Auto => 0,
         CopyMode::Copy => libc::XDP_COPY,
@@ -235,7 +296,7 @@ fn bind(
         Umem::Register => address.sxdp_flags & frags != 0,
         Umem::Share(first) => first.frames_a_packet > 1,
     };
-    bound.map(|()| has_frags).map_err(|source| refused_bind(interface, queue, ask, source))
+    Ok(bound.map(|()| has_frags))
 }
 
 /// Binds, after waiting within a bound while the queue is busy.
@@ -253,28 +314,23 @@ fn bind_when_free(
         }
         if start.elapsed() >= BUSY_LIMIT {
             let waited_ms = start.elapsed().as_millis() as u64;
-            return Err(DriverError::Busy { interface: interface.name.clone(), queue, waited_ms });
+            let (owner, remedy) = cause::of_queue(&owner::of_queue(interface.index, queue));
+            let interface = interface.name.clone();
+            return Err(DriverError::Busy { interface, queue, waited_ms, owner, remedy });
         }
         thread::sleep(BUSY_RETRY);
     }
 }
 
-fn refused_bind(interface: &Interface, queue: u32, ask: Ask, source: io::Error) -> DriverError {
-    let name = &interface.name;
-    let remedy = match source.raw_os_error() {
-        Some(libc::EOPNOTSUPP) if ask.copy == CopyMode::ZeroCopy && ask.frags == Frags::Yes => {
-            "Its driver has no zero-copy with packets in several frames for this queue: use frags=no or copy=auto".to_owned()
-        }
-        Some(libc::EOPNOTSUPP) if ask.copy == CopyMode::ZeroCopy => {
-            "Its driver has no zero-copy for this queue: use copy=auto or copy=copy".to_owned()
-        }
-        Some(libc::ENETDOWN) => format!("The link is down: ip link set dev {name} up"),
-        Some(libc::ENODEV | libc::ENXIO) => "The interface has gone away".to_owned(),
-        Some(libc::EINVAL) if ask.frags == Frags::Yes => {
-            "Packets in several frames need Linux 6.6 or newer: use frags=auto".to_owned()
-        }
-        Some(libc::EINVAL) => format!("Is queue {queue} there? See: ethtool -l {name}"),
-        _ => format!("See: ethtool -l {name}, dmesg"),
-    };
-    DriverError::Bind { interface: name.clone(), queue, copy: ask.copy.name(), source, remedy }
+fn refused_bind(
+    interface: &Interface,
+    queue: u32,
+    geometry: &Geometry,
+    ask: Ask,
+    source: io::Error,
+) -> DriverError {
+    let Ask { ring, copy, frags, .. } = ask;
+    let bind = BindAsk { copy, frags, ring, frame_bytes: geometry.frame_bytes() };
+    let remedy = cause::of_bind(&source, bind, interface, &Driver::of(interface), &Process::look());
+    DriverError::Bind { interface: interface.name.clone(), queue, copy: copy.name(), source, remedy }
 }

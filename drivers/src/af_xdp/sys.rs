@@ -153,11 +153,3 @@ pub(super) fn wait_for_programs_to_end() -> bool {
     // SAFETY: membarrier takes no pointer.
     unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) == 0 }
 }
-
-/// What the process may lock in memory, in bytes (RLIMIT_MEMLOCK).
-pub(super) fn memlock_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes the struct.
-    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    limit.rlim_cur
-}

@@ -1,0 +1,333 @@
+//! Why a call of set-up failed and what helps, in words, from facts that were looked up.
+//!
+//! Owns: the words. Never does: look at anything, so that every cause can be tried in a test. Invariant: a cause
+//! is stated only if a fact says so; what is merely possible is called that.
+
+mod others;
+
+use std::{fmt::Write, io};
+
+use super::{CopyMode, Frags, Mode, driver::Driver, interface::Interface, process::Process};
+
+pub(super) use others::{Attached, of_attached, of_queue};
+
+/// What setcap(8) has to give: it replaces what a file had before.
+const NEEDED: &str = "cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock";
+
+/// What helps where the error says more of the process and its kernel than of the interface.
+pub(super) fn of_call(error: Option<i32>, process: &Process) -> String {
+    let kernel = &process.kernel;
+    match error {
+        Some(libc::EMFILE) => {
+            let files = process.files.unwrap_or_default();
+            let more = files.saturating_mul(4).max(1024);
+            format!(
+                "This process may have {files} files open at once (RLIMIT_NOFILE), and has. Allow more: ulimit -n \
+                 {more}, or LimitNOFILE={more} in its unit"
+            )
+        }
+        Some(libc::ENFILE) => {
+            "As many files are open on this machine as may be: see sysctl fs.file-nr, raise fs.file-max"
+                .to_owned()
+        }
+        Some(libc::ENOMEM) => out_of_memory(process),
+        Some(libc::EAFNOSUPPORT) => with_filter(
+            format!(
+                "Kernel {kernel} has no AF_XDP sockets: it must be 5.4 or newer and built with CONFIG_XDP_SOCKETS=y"
+            ),
+            process,
+        ),
+        Some(libc::ENOSYS) => with_filter(
+            format!("Kernel {kernel} has no bpf(2): it must be built with CONFIG_BPF_SYSCALL=y"),
+            process,
+        ),
+        Some(libc::EPERM | libc::EACCES) => refusal(process),
+        _ => format!("Needs a kernel with CONFIG_XDP_SOCKETS, 5.4 or newer; this is {kernel}. See: dmesg"),
+    }
+}
+
+/// What helps if the program can't be loaded.
+pub(super) fn of_load(error: Option<i32>, process: &Process) -> String {
+    match error {
+        // The kernel's answer to a kind of map, helper or program that it does not know.
+        Some(libc::EINVAL | libc::EOPNOTSUPP) => format!(
+            "Kernel {} lacks what the program needs: it must be 5.4 or newer and built with CONFIG_BPF_SYSCALL=y, \
+             CONFIG_BPF_JIT=y and CONFIG_XDP_SOCKETS=y",
+            process.kernel
+        ),
+        other => of_call(other, process),
+    }
+}
+
+/// What helps if a ring can't be made or mapped.
+pub(super) fn of_ring(error: &io::Error, slots: u32, process: &Process) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => {
+            // A slot of the RX and TX rings is a struct xdp_desc of 16 bytes.
+            let kib = (u64::from(slots) * 16).div_ceil(1024);
+            let less = (slots / 4).max(64);
+            format!(
+                "A ring of {slots} slots takes {kib} KiB. Ask for less: ring={less}. {}",
+                out_of_memory(process)
+            )
+        }
+        other => of_call(other, process),
+    }
+}
+
+/// How much memory was to be locked, and how much may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryAsk {
+    /// The packet memory of the port, in KiB.
+    pub(super) kib: u64,
+    /// What other ports of this process have locked, in KiB: each port locks the whole pool.
+    pub(super) locked_kib: u64,
+    /// RLIMIT_MEMLOCK, in KiB.
+    pub(super) limit_kib: u64,
+    /// Bytes of a frame.
+    pub(super) frame_bytes: u32,
+}
+
+/// What helps if the kernel refuses the packet memory.
+pub(super) fn of_memory(error: &io::Error, ask: MemoryAsk, process: &Process) -> String {
+    let MemoryAsk { kib, locked_kib, limit_kib, frame_bytes } = ask;
+    match error.raw_os_error() {
+        // xdp_umem_account_pages in net/xdp/xdp_umem.c.
+        Some(libc::ENOBUFS) => {
+            let mut text =
+                format!("Without CAP_IPC_LOCK {limit_kib} KiB of memory may be locked (RLIMIT_MEMLOCK)");
+            if locked_kib > 0 {
+                _ = write!(text, ", of which other ports of this process take {locked_kib} KiB");
+            }
+            let need = kib + locked_kib;
+            let raise_to = if need <= limit_kib {
+                text.push_str(
+                    "; the rest is taken by other programs of this user, with whom it is shared. End them",
+                );
+                limit_kib + need
+            } else {
+                need
+            };
+            _ = write!(
+                text,
+                ". Raise it: ulimit -l {raise_to}, or LimitMEMLOCK={raise_to}K in its unit; or: setcap {NEEDED}+ep {}",
+                process.program
+            );
+            // As many ports as have asked by now share the limit.
+            let frames = limit_kib * kib / need.max(1) * 1024 / u64::from(frame_bytes);
+            if need > limit_kib && frames > 0 {
+                _ = write!(text, "; or take fewer frames: {frames} fit");
+            }
+            text
+        }
+        Some(libc::ENOMEM) => {
+            format!("The memory can't be held in place. Take fewer frames. {}", out_of_memory(process))
+        }
+        other => of_call(other, process),
+    }
+}
+
+/// How a queue was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BindAsk {
+    pub(super) copy: CopyMode,
+    pub(super) frags: Frags,
+    pub(super) ring: u32,
+    pub(super) frame_bytes: u32,
+}
+
+/// What helps if a queue can't be bound.
+pub(super) fn of_bind(
+    error: &io::Error,
+    ask: BindAsk,
+    interface: &Interface,
+    driver: &Driver,
+    process: &Process,
+) -> String {
+    let name = &interface.name;
+    let without = "use copy=auto or copy=copy";
+    match error.raw_os_error() {
+        Some(libc::ENETDOWN) => format!("The link is down: ip link set dev {name} up"),
+        Some(libc::ENODEV | libc::ENXIO) => "The interface has gone away".to_owned(),
+        Some(libc::EINVAL) if ask.frags == Frags::Yes && ask.copy != CopyMode::ZeroCopy => format!(
+            "Packets in several frames need Linux 6.6 or newer; this is {}: use frags=auto",
+            process.kernel
+        ),
+        Some(libc::EOPNOTSUPP) if ask.copy == CopyMode::ZeroCopy => {
+            let (driver_name, features) = (name_of(driver), driver.features_by_name());
+            match driver.has_zero_copy() {
+                Some(true) if ask.frags == Frags::Yes => format!(
+                    "{driver_name} has no zero-copy with packets in several frames for this queue (XDP features: \
+                     {features}): use frags=no or copy=auto"
+                ),
+                Some(true) => format!(
+                    "{driver_name} has zero-copy (XDP features: {features}), but not for this queue as it is set up \
+                     now{}: {without}",
+                    settings(ask, interface, driver)
+                ),
+                _ => format!("{driver_name} has no zero-copy (XDP features: {features}): {without}"),
+            }
+        }
+        Some(libc::EOPNOTSUPP) => {
+            format!("Kernel {} does not know what was asked for. See: dmesg", process.kernel)
+        }
+        Some(_) if ask.copy == CopyMode::ZeroCopy && !is_of_the_process(error) => format!(
+            "{} refuses zero-copy for this queue as it is set up now{}: {}{without}. See: dmesg",
+            name_of(driver),
+            settings(ask, interface, driver),
+            smaller_rings(ask.ring, name, driver)
+        ),
+        Some(libc::EINVAL) => {
+            format!("{name} had {} queues a moment ago; see: ethtool -l {name}", interface.rx_queues)
+        }
+        other => of_call(other, process),
+    }
+}
+
+/// What of the settings a zero-copy driver may not like.
+fn settings(ask: BindAsk, interface: &Interface, driver: &Driver) -> String {
+    let mut text =
+        format!(" (MTU {}, frames of {} bytes, rings of {} slots", interface.mtu, ask.frame_bytes, ask.ring);
+    if let Some(own) = driver.rings {
+        _ = write!(text, ", its own {} for rx and {} for tx", own.rx, own.tx);
+    }
+    text.push(')');
+    text
+}
+
+/// Some drivers want our rings to be no larger than theirs.
+fn smaller_rings(ring: u32, interface: &str, driver: &Driver) -> String {
+    let Some(own) = driver.rings.filter(|own| ring > own.rx.min(own.tx)) else {
+        return String::new();
+    };
+    let mut text =
+        format!("ours are larger than its own, try ring={}", previous_power_of_two(own.rx.min(own.tx)));
+    if own.rx_max.min(own.tx_max) >= ring {
+        _ = write!(text, " or ethtool -G {interface} rx {ring} tx {ring}");
+    }
+    text + "; or "
+}
+
+fn previous_power_of_two(number: u32) -> u32 {
+    1 << number.max(1).ilog2()
+}
+
+/// What helps if the program can't be attached.
+pub(super) fn of_attach(
+    error: &io::Error,
+    mode: Mode,
+    interface: &Interface,
+    driver: &Driver,
+    process: &Process,
+) -> String {
+    let name = &interface.name;
+    if mode == Mode::Generic {
+        return match error.raw_os_error() {
+            Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ERANGE) => "Try mode=native".to_owned(),
+            other => of_call(other, process),
+        };
+    }
+    let (driver_name, features) = (name_of(driver), driver.features_by_name());
+    let has_native = driver.has_native();
+    match error.raw_os_error() {
+        Some(_) if !driver.offloads.is_empty() && !is_of_the_process(error) => {
+            let (on, off) = (driver.offloads.join(" and "), driver.offloads.join(" off "));
+            format!("{on} may stand against it: ethtool -K {name} {off} off, or mode=generic")
+        }
+        Some(libc::EOPNOTSUPP) if has_native == Some(true) => format!(
+            "{driver_name} has native XDP (features: {features}), but not as {name} is set up now (MTU {}, {} \
+             queues). See: dmesg. Use mode=generic",
+            interface.mtu, interface.rx_queues
+        ),
+        Some(libc::EOPNOTSUPP) => {
+            format!("{driver_name} has no native XDP (features: {features}). Use mode=generic")
+        }
+        Some(libc::ERANGE) => format!(
+            "Packets must fit into one page in native mode: ip link set dev {name} mtu 1500 (veth: on both ends), or \
+             mode=generic"
+        ),
+        Some(libc::ENOSPC) => format!(
+            "The peer of a veth must not have more TX queues than {name} has RX queues ({}): ethtool -L {name} rx N, \
+             or mode=generic",
+            interface.rx_queues
+        ),
+        _ if is_of_the_process(error) => of_call(error.raw_os_error(), process),
+        _ => format!("{driver_name} (XDP features: {features}) refused it. Try mode=generic"),
+    }
+}
+
+fn name_of(driver: &Driver) -> String {
+    driver.name.as_ref().map_or_else(|| "The driver".to_owned(), |name| format!("Driver {name}"))
+}
+
+/// What helps a process that lacks capabilities.
+pub(super) fn of_missing_rights(process: &Process) -> String {
+    let mut text = format!("Run as root, or: setcap {NEEDED}+ep {}", process.program);
+    if process.no_new_privs {
+        text.push_str(
+            ". File capabilities do not count now: the process has no_new_privs set (NoNewPrivileges= of a unit, \
+             allowPrivilegeEscalation of a container); give it ambient ones instead",
+        );
+    }
+    if process.in_user_namespace {
+        _ = write!(text, ". {NAMESPACE}");
+    }
+    text
+}
+
+/// Whether an error is about what the process may have, whatever the device.
+pub(super) fn is_of_the_process(error: &io::Error) -> bool {
+    use libc::{EACCES, EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM};
+    matches!(error.raw_os_error(), Some(EACCES | EMFILE | ENFILE | ENOMEM | ENOSYS | EPERM))
+}
+
+const NAMESPACE: &str = "It runs in a user namespace, as in rootless containers; capabilities that were gained there \
+                         do not count for bpf(2) and locked memory. Start it outside";
+
+fn out_of_memory(process: &Process) -> String {
+    match process.address_space_bytes {
+        Some(bytes) => format!(
+            "This process may have {} MiB of address space (RLIMIT_AS): ulimit -v unlimited",
+            bytes >> 20
+        ),
+        None => {
+            "The kernel found no memory for it: see free -m, and memory.max of the control group".to_owned()
+        }
+    }
+}
+
+fn with_filter(text: String, process: &Process) -> String {
+    if process.has_seccomp_filter { format!("{text}; or it is forbidden: {FILTER}") } else { text }
+}
+
+const FILTER: &str = "a seccomp filter is in force, as in containers and units (SystemCallFilter=, \
+                      RestrictAddressFamilies=): let it allow the call";
+
+/// Why the kernel may refuse although the capabilities are there.
+fn refusal(process: &Process) -> String {
+    let mut found = Vec::new();
+    if process.in_user_namespace {
+        found.push(NAMESPACE.to_owned());
+    }
+    if process.has_seccomp_filter {
+        found.push(format!("It may be forbidden: {FILTER}"));
+    }
+    if let Some(mode) = &process.lockdown {
+        found.push(format!(
+            "The kernel is locked down ({mode}), under which some kernels refuse bpf(2): see /sys/kernel/security/lockdown"
+        ));
+    }
+    if !process.security_modules.is_empty() {
+        found.push(format!(
+            "A security module may forbid it ({}): see dmesg and its audit log",
+            process.security_modules.join(", ")
+        ));
+    }
+    if found.is_empty() {
+        found.push("The capabilities are there, and nothing was found that forbids it: see dmesg".to_owned());
+    }
+    found.join(". ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Who is in the way, and the commands that get them out of it, in words.
+
+use std::{fmt::Write, path::PathBuf};
+
+use crate::af_xdp::owner::{Holder, Holding, QueueHolder};
+
+/// Another program on an interface, and what is known of its owner.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::af_xdp) struct Attached<'a> {
+    pub(in crate::af_xdp) interface: &'a str,
+    pub(in crate::af_xdp) is_generic: bool,
+    /// The id of the link that attaches it.
+    pub(in crate::af_xdp) link: Option<u32>,
+    /// Whether links can be listed: with CAP_SYS_ADMIN.
+    pub(in crate::af_xdp) sees_links: bool,
+    pub(in crate::af_xdp) holding: &'a Holding,
+}
+
+/// Who owns a program that is in the way, and the commands that take it off.
+pub(in crate::af_xdp) fn of_attached(at: Attached<'_>) -> (String, String) {
+    let Attached { interface, holding, .. } = at;
+    let Holding { processes, pins, .. } = holding;
+    let link = at.link.or(holding.link);
+    let mut owner = match link {
+        Some(link) => format!("by BPF link {link}"),
+        None if at.sees_links => "by netlink, as ip link does".to_owned(),
+        None => "whether by a BPF link can't be seen without CAP_SYS_ADMIN".to_owned(),
+    };
+    if !processes.is_empty() {
+        _ = write!(owner, ", held by {}", listed(processes));
+    }
+    if !pins.is_empty() {
+        _ = write!(owner, ", pinned as {}", paths(pins));
+    }
+    if processes.is_empty() && pins.is_empty() && link.is_some() {
+        owner.push_str(", held by no process that can be seen from here");
+    }
+
+    let by_netlink =
+        format!("ip link set dev {interface} {} off", if at.is_generic { "xdpgeneric" } else { "xdp" });
+    let remedy = match link {
+        None if at.sees_links => by_netlink,
+        None => format!("as root: bpftool net, then bpftool link detach, or {by_netlink}"),
+        Some(link) => {
+            let end = if processes.is_empty() { String::new() } else { format!("{}, or: ", kill(processes)) };
+            let unpin = if pins.is_empty() { String::new() } else { format!("rm {}, or: ", paths(pins)) };
+            format!("{end}{unpin}bpftool link detach id {link}")
+        }
+    };
+    (owner, remedy)
+}
+
+/// Whose socket keeps a queue busy, and what helps.
+pub(in crate::af_xdp) fn of_queue(holder: &QueueHolder) -> (String, String) {
+    let look = "Look for it as root, on the host: ss -a --xdp -p".to_owned();
+    match holder {
+        QueueHolder::Known(holders) if holders.is_empty() => {
+            ("it is held by a process that can't be seen from here".to_owned(), look)
+        }
+        QueueHolder::Known(holders) => {
+            (format!("it is held by {}", listed(holders)), format!("End it: {}", kill(holders)))
+        }
+        QueueHolder::Among(holders) if holders.is_empty() => {
+            ("no process that can be seen from here has one".to_owned(), look)
+        }
+        QueueHolder::Among(holders) => (
+            format!(
+                "likely that of {}, which has such sockets here; this kernel does not tell for which queues \
+                 (CONFIG_XDP_SOCKETS_DIAG)",
+                listed(holders)
+            ),
+            format!("End it: {}", kill(holders)),
+        ),
+    }
+}
+
+fn listed(holders: &[Holder]) -> String {
+    holders.iter().map(Holder::to_string).collect::<Vec<_>>().join(" or ")
+}
+
+fn kill(holders: &[Holder]) -> String {
+    let pids: Vec<_> = holders.iter().map(|holder| holder.pid.to_string()).collect();
+    format!("kill {}", pids.join(" or "))
+}
+
+fn paths(pins: &[PathBuf]) -> String {
+    pins.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,251 @@
+//! Causes that this machine may not have, in words.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::af_xdp::{
+    driver::HardwareRings,
+    owner::{Holder, Holding, QueueHolder},
+};
+
+fn process() -> Process {
+    Process {
+        program: "/usr/bin/sheafio".to_owned(),
+        kernel: "6.18.4".to_owned(),
+        files: Some(20),
+        ..Process::default()
+    }
+}
+
+fn interface() -> Interface {
+    Interface {
+        name: "eth7".to_owned(),
+        index: 7,
+        mac: [0; 6],
+        mtu: 1500,
+        rx_queues: 4,
+        is_up: true,
+        has_default_route: false,
+        driver: "fast".to_owned(),
+    }
+}
+
+fn driver(features: Option<u64>) -> Driver {
+    Driver { name: Some("fast".to_owned()), features, ..Driver::default() }
+}
+
+fn error(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+#[track_caller]
+fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "'{part}' is missing in: {text}");
+    }
+    assert!(!text.contains('\n') && !text.contains("  "), "{text}");
+}
+
+#[test]
+fn what_a_process_may_not_have_is_named_with_the_limit() {
+    let say = |number| of_call(Some(number), &process());
+    has(&say(libc::EMFILE), &["20 files", "RLIMIT_NOFILE", "ulimit -n 1024"]);
+    has(&say(libc::ENFILE), &["fs.file-max"]);
+    has(&say(libc::ENOMEM), &["free -m", "memory.max"]);
+    has(&say(libc::EAFNOSUPPORT), &["Kernel 6.18.4", "CONFIG_XDP_SOCKETS=y"]);
+    has(&say(libc::ENOSYS), &["CONFIG_BPF_SYSCALL=y"]);
+    has(&say(libc::EIO), &["CONFIG_XDP_SOCKETS", "6.18.4", "dmesg"]);
+    let bounded = Process { address_space_bytes: Some(64 << 20), ..process() };
+    has(&of_call(Some(libc::ENOMEM), &bounded), &["64 MiB of address space", "ulimit -v unlimited"]);
+}
+
+#[test]
+fn a_refusal_names_what_was_found_and_nothing_else() {
+    let plain = of_call(Some(libc::EPERM), &process());
+    has(&plain, &["nothing was found that forbids it"]);
+    let found = Process {
+        in_user_namespace: true,
+        has_seccomp_filter: true,
+        lockdown: Some("confidentiality".to_owned()),
+        security_modules: vec!["selinux".to_owned(), "bpf".to_owned()],
+        ..process()
+    };
+    let words = ["user namespace", "seccomp filter", "locked down (confidentiality)", "(selinux, bpf)"];
+    has(&of_call(Some(libc::EACCES), &found), &words);
+    for word in words {
+        assert!(!plain.contains(word), "{plain}");
+    }
+    // A filter may stand behind what looks like an old kernel, too.
+    let filtered = Process { has_seccomp_filter: true, ..process() };
+    for number in [libc::EAFNOSUPPORT, libc::ENOSYS] {
+        has(&of_call(Some(number), &filtered), &["seccomp filter", "RestrictAddressFamilies="]);
+        assert!(!of_call(Some(number), &process()).contains("seccomp"));
+    }
+}
+
+#[test]
+fn missing_capabilities_have_a_command_that_gives_all_of_them() {
+    let setcap = "setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep /usr/bin/sheafio";
+    has(&of_missing_rights(&process()), &["Run as root", setcap]);
+    let bound = Process { no_new_privs: true, in_user_namespace: true, ..process() };
+    has(&of_missing_rights(&bound), &["no_new_privs", "ambient", "user namespace"]);
+}
+
+#[test]
+fn the_program_and_the_rings_name_what_the_kernel_lacks() {
+    has(
+        &of_load(Some(libc::EINVAL), &process()),
+        &["Kernel 6.18.4", "CONFIG_BPF_SYSCALL=y", "CONFIG_XDP_SOCKETS=y"],
+    );
+    has(&of_load(Some(libc::EMFILE), &process()), &["20 files"]);
+    has(&of_load(None, &process()), &["6.18.4"]);
+    let bounded = Process { address_space_bytes: Some(64 << 20), ..process() };
+    let words = of_ring(&error(libc::ENOMEM), 32_768, &bounded);
+    has(&words, &["32768 slots takes 512 KiB", "ring=8192", "64 MiB of address space"]);
+    has(&of_ring(&error(libc::ENOMEM), 64, &process()), &["ring=64"]);
+    has(&of_ring(&error(libc::EMFILE), 64, &process()), &["20 files"]);
+}
+
+#[test]
+fn locked_memory_is_told_with_what_is_needed_and_what_fits() {
+    let say = |kib, locked_kib, limit_kib| {
+        let ask = MemoryAsk { kib, locked_kib, limit_kib, frame_bytes: 2048 };
+        of_memory(&error(libc::ENOBUFS), ask, &process())
+    };
+    let one = say(32_768, 0, 8192);
+    has(&one, &["8192 KiB", "ulimit -l 32768", "LimitMEMLOCK=32768K", "cap_ipc_lock", "4096 fit"]);
+    // The second port locks the pool once more.
+    let two = say(8192, 8192, 8192);
+    has(&two, &["other ports of this process take 8192 KiB", "ulimit -l 16384", "2048 fit"]);
+    // It should have been enough: others of the same user have locked.
+    let shared = say(4096, 0, 8192);
+    has(&shared, &["other programs of this user", "ulimit -l 12288"]);
+    assert!(!shared.contains("fit"), "{shared}");
+    let ask = MemoryAsk { kib: 4096, locked_kib: 0, limit_kib: 0, frame_bytes: 2048 };
+    has(&of_memory(&error(libc::ENOMEM), ask, &process()), &["fewer frames", "free -m"]);
+    has(&of_memory(&error(libc::EPERM), ask, &process()), &["nothing was found"]);
+    assert!(!of_memory(&error(libc::ENOBUFS), ask, &process()).contains("fit"));
+}
+
+#[test]
+fn a_bind_that_fails_names_driver_features_and_rings() {
+    let ask = |copy| BindAsk { copy, frags: Frags::Auto, ring: 2048, frame_bytes: 2048 };
+    let say =
+        |number, copy, driver: &Driver| of_bind(&error(number), ask(copy), &interface(), driver, &process());
+    let zero = CopyMode::ZeroCopy;
+
+    let words = say(libc::EOPNOTSUPP, zero, &driver(Some(0b11)));
+    has(&words, &["Driver fast has no zero-copy (XDP features: basic, redirect)", "copy=copy"]);
+    has(&say(libc::EOPNOTSUPP, zero, &driver(None)), &["not told by this kernel"]);
+    let words = say(libc::EOPNOTSUPP, zero, &driver(Some(0b1011)));
+    has(&words, &["has zero-copy", "but not for this queue", "MTU 1500", "frames of 2048 bytes"]);
+
+    let frags = |number, copy| {
+        let ask = BindAsk { frags: Frags::Yes, ..ask(copy) };
+        of_bind(&error(number), ask, &interface(), &driver(Some(0b1011)), &process())
+    };
+    has(&frags(libc::EOPNOTSUPP, zero), &["no zero-copy with packets in several frames", "frags=no"]);
+    has(&frags(libc::EINVAL, CopyMode::Copy), &["need Linux 6.6", "this is 6.18.4", "frags=auto"]);
+
+    let small = HardwareRings { rx: 512, rx_max: 4096, tx: 1000, tx_max: 4096 };
+    let with_rings = Driver { rings: Some(small), ..driver(Some(0b1011)) };
+    let words = say(libc::EINVAL, zero, &with_rings);
+    let parts =
+        ["rings of 2048 slots", "512 for rx and 1000 for tx", "ring=512", "ethtool -G eth7 rx 2048 tx 2048"];
+    has(&words, &parts);
+    let fixed = HardwareRings { rx_max: 512, ..small };
+    let words = say(libc::EINVAL, zero, &Driver { rings: Some(fixed), ..with_rings.clone() });
+    assert!(words.contains("ring=512") && !words.contains("ethtool -G"), "{words}");
+    let large = HardwareRings { rx: 4096, rx_max: 4096, tx: 4096, tx_max: 4096 };
+    let words = say(libc::EINVAL, zero, &Driver { rings: Some(large), ..with_rings });
+    assert!(words.contains("4096 for rx") && !words.contains("larger than its own"), "{words}");
+
+    has(&say(libc::EINVAL, CopyMode::Copy, &driver(None)), &["eth7 had 4 queues", "ethtool -l eth7"]);
+    has(&say(libc::ENETDOWN, zero, &driver(None)), &["ip link set dev eth7 up"]);
+    has(&say(libc::ENODEV, zero, &driver(None)), &["gone"]);
+    has(&say(libc::ENOMEM, zero, &driver(None)), &["free -m"]);
+    has(&say(libc::EOPNOTSUPP, CopyMode::Copy, &driver(None)), &["Kernel 6.18.4"]);
+}
+
+#[test]
+fn a_program_that_is_refused_names_driver_mtu_and_offloads() {
+    let say =
+        |number, mode, driver: &Driver| of_attach(&error(number), mode, &interface(), driver, &process());
+    let native = Mode::Native;
+    let words = say(libc::EOPNOTSUPP, native, &driver(Some(0)));
+    has(&words, &["Driver fast has no native XDP (features: none)", "mode=generic"]);
+    let words = say(libc::EOPNOTSUPP, native, &driver(Some(0b11)));
+    has(&words, &["has native XDP (features: basic, redirect)", "MTU 1500", "4 queues", "mode=generic"]);
+    has(&say(libc::ERANGE, native, &driver(Some(0b11))), &["mtu 1500", "one page"]);
+    has(&say(libc::ENOSPC, native, &driver(Some(0b11))), &["RX queues (4)", "ethtool -L eth7 rx"]);
+    has(
+        &say(libc::EIO, native, &driver(Some(0b11))),
+        &["Driver fast (XDP features: basic, redirect) refused it", "mode=generic"],
+    );
+    has(&say(libc::EPERM, native, &driver(Some(0b11))), &["nothing was found"]);
+
+    let offloads = vec!["rx-lro".to_owned(), "rx-gro-hw".to_owned()];
+    let glued = Driver { offloads, ..driver(Some(0b11)) };
+    for number in [libc::EOPNOTSUPP, libc::EINVAL] {
+        let words = say(number, native, &glued);
+        has(
+            &words,
+            &["rx-lro and rx-gro-hw may", "ethtool -K eth7 rx-lro off rx-gro-hw off", "mode=generic"],
+        );
+    }
+    has(&say(libc::EMFILE, native, &glued), &["20 files"]);
+
+    let words = say(libc::EOPNOTSUPP, Mode::Generic, &driver(Some(0b11)));
+    assert!(words.contains("mode=native") && !words.contains("mode=generic"), "{words}");
+    has(&say(libc::EMFILE, Mode::Generic, &driver(Some(0b11))), &["20 files"]);
+}
+
+#[test]
+fn the_owner_of_a_program_is_told_with_the_command_that_ends_it() {
+    let holder = |pid, name: &str| Holder { pid, name: name.to_owned() };
+    let say = |link, sees_links, holding: &Holding| {
+        of_attached(Attached { interface: "eth7", is_generic: true, link, sees_links, holding })
+    };
+    let nobody = Holding::default();
+    let (owner, remedy) = say(None, true, &nobody);
+    has(&owner, &["by netlink"]);
+    assert_eq!(remedy, "ip link set dev eth7 xdpgeneric off");
+
+    let (owner, remedy) = say(Some(9), true, &nobody);
+    has(&owner, &["by BPF link 9", "no process that can be seen"]);
+    assert_eq!(remedy, "bpftool link detach id 9");
+
+    let held = Holding {
+        processes: vec![holder(12, "sheafio"), holder(13, "monitor")],
+        pins: vec![PathBuf::from("/sys/fs/bpf/xdp")],
+        link: Some(9),
+    };
+    let (owner, remedy) = say(Some(9), true, &held);
+    has(
+        &owner,
+        &["by BPF link 9", "held by sheafio (pid 12) or monitor (pid 13)", "pinned as /sys/fs/bpf/xdp"],
+    );
+    assert_eq!(remedy, "kill 12 or 13, or: rm /sys/fs/bpf/xdp, or: bpftool link detach id 9");
+
+    // Without CAP_SYS_ADMIN the holders' descriptors may still tell the link.
+    let (owner, _) = say(None, false, &held);
+    has(&owner, &["by BPF link 9"]);
+    let (owner, remedy) = say(None, false, &nobody);
+    has(&owner, &["can't be seen without CAP_SYS_ADMIN"]);
+    has(&remedy, &["as root: bpftool net", "ip link set dev eth7 xdpgeneric off"]);
+}
+
+#[test]
+fn the_owner_of_a_queue_is_told_as_surely_as_the_kernel_tells() {
+    let one = vec![Holder { pid: 12, name: "sheafio".to_owned() }];
+    let (owner, remedy) = of_queue(&QueueHolder::Known(one.clone()));
+    has(&owner, &["it is held by sheafio (pid 12)"]);
+    assert_eq!(remedy, "End it: kill 12");
+    let (owner, _) = of_queue(&QueueHolder::Among(one));
+    has(&owner, &["likely that of sheafio (pid 12)", "CONFIG_XDP_SOCKETS_DIAG"]);
+    for nobody in [QueueHolder::Known(Vec::new()), QueueHolder::Among(Vec::new())] {
+        let (owner, remedy) = of_queue(&nobody);
+        has(&owner, &["be seen from here"]);
+        has(&remedy, &["ss -a --xdp"]);
+    }
+}

@@ -1,0 +1,156 @@
+//! What a network driver can do with XDP, asked when something failed.
+//!
+//! Owns: plain facts. Never does: change a setting; judge, for the words are `cause.rs`'s. Invariant: what the
+//! driver or the kernel does not tell is `None`.
+
+use super::{
+    interface::{Interface, ethtool},
+    program::features,
+};
+
+// Commands and string sets of linux/ethtool.h.
+const ETHTOOL_GRINGPARAM: u32 = 0x10;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
+const ETH_SS_FEATURES: u32 = 4;
+/// `ETH_GSTRING_LEN`, in words of 4 bytes.
+const STRING_WORDS: usize = 8;
+
+/// Offloads that glue packets together before XDP could see them; drivers refuse native XDP while they are on.
+const AGAINST_XDP: [&str; 2] = ["rx-lro", "rx-gro-hw"];
+
+/// The names of `enum netdev_xdp_act` (linux/netdev.h), bit by bit, as the kernel's own specification has them.
+const FEATURES: [&str; 7] =
+    ["basic", "redirect", "ndo-xmit", "xsk-zerocopy", "hw-offload", "rx-sg", "ndo-xmit-sg"];
+/// `NETDEV_XDP_ACT_BASIC` and `NETDEV_XDP_ACT_XSK_ZEROCOPY`.
+const BASIC: u64 = 1 << 0;
+const XSK_ZEROCOPY: u64 = 1 << 3;
+
+/// The driver behind an interface.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Driver {
+    /// Its name, such as `igb`.
+    pub(super) name: Option<String>,
+    /// What it can do with XDP, as a set of [`FEATURES`]. The kernel tells since 6.3.
+    pub(super) features: Option<u64>,
+    /// Its own rings.
+    pub(super) rings: Option<HardwareRings>,
+    /// Offloads that are on and stand against native XDP, by the names that `ethtool -K` takes.
+    pub(super) offloads: Vec<String>,
+}
+
+/// Slots of a driver's rings (`struct ethtool_ringparam`, linux/ethtool.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HardwareRings {
+    pub(super) rx: u32,
+    pub(super) rx_max: u32,
+    pub(super) tx: u32,
+    pub(super) tx_max: u32,
+}
+
+impl Driver {
+    /// Looks.
+    pub(super) fn of(interface: &Interface) -> Self {
+        let name = &interface.name;
+        Self {
+            name: Some(interface.driver.clone()).filter(|name| !name.is_empty()),
+            features: features(interface),
+            rings: hardware_rings(name),
+            offloads: features_that_are_on(name)
+                .into_iter()
+                .filter(|on| AGAINST_XDP.contains(&on.as_str()))
+                .collect(),
+        }
+    }
+
+    /// Whether XDP programs can run in it; `None`: not told.
+    pub(super) fn has_native(&self) -> Option<bool> {
+        self.features.map(|features| features & BASIC != 0)
+    }
+
+    /// Whether it can do AF_XDP without copying; `None`: not told.
+    pub(super) fn has_zero_copy(&self) -> Option<bool> {
+        self.features.map(|features| features & XSK_ZEROCOPY != 0)
+    }
+
+    /// Its features by name.
+    pub(super) fn features_by_name(&self) -> String {
+        let Some(features) = self.features else {
+            return "not told by this kernel".to_owned();
+        };
+        let names = FEATURES.iter().enumerate().filter(|(bit, _)| features >> bit & 1 == 1);
+        let names: Vec<_> = names.map(|(_, name)| *name).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    }
+}
+
+fn hardware_rings(interface: &str) -> Option<HardwareRings> {
+    // struct ethtool_ringparam: command, the four largest sizes, the four sizes as they are.
+    let mut rings = [ETHTOOL_GRINGPARAM, 0, 0, 0, 0, 0, 0, 0, 0];
+    ethtool(interface, &mut rings).ok()?;
+    let [_, rx_max, _, _, tx_max, rx, _, _, tx] = rings;
+    (rx > 0 && tx > 0).then_some(HardwareRings { rx, rx_max, tx, tx_max })
+}
+
+/// The device's features that are active, by name.
+fn features_that_are_on(interface: &str) -> Vec<String> {
+    let look = || {
+        // struct ethtool_sset_info: command, reserved, a mask of sets in 8 bytes, the count of the one asked.
+        let mut count = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
+        ethtool(interface, &mut count).ok()?;
+        let count = count[4] as usize;
+        // struct ethtool_gstrings: command, set, count, then the strings.
+        let mut strings = vec![0; 3 + count * STRING_WORDS];
+        strings[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count as u32]);
+        ethtool(interface, &mut strings).ok()?;
+        // struct ethtool_gfeatures: command, number of blocks; each has a bit a feature in four words, of which
+        // the third says what is active.
+        let blocks = count.div_ceil(32);
+        let mut bits = vec![0; 2 + blocks * 4];
+        bits[..2].copy_from_slice(&[ETHTOOL_GFEATURES, blocks as u32]);
+        ethtool(interface, &mut bits).ok()?;
+        let is_on = |at: usize| bits[2 + at / 32 * 4 + 2] >> (at % 32) & 1 == 1;
+        let names = strings[3..].chunks(STRING_WORDS).enumerate();
+        Some(names.filter(|(at, _)| is_on(*at)).map(|(_, name)| text_of(name)).collect())
+    };
+    look().unwrap_or_default()
+}
+
+/// A C string in words of 4 bytes.
+fn text_of(words: &[u32]) -> String {
+    let bytes: Vec<_> =
+        words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every network namespace has a loopback device; what it can do is the same on all kernels.
+    #[test]
+    fn the_loopback_device_tells_its_features_and_has_no_xdp_of_its_own() {
+        let on = features_that_are_on("lo");
+        let is_on = |name: &str| on.iter().any(|on| on == name);
+        assert!(is_on("tx-scatter-gather") && is_on("tx-checksum-ip-generic"), "{on:?}");
+        assert!(!is_on("rx-lro") && !is_on("rx-vlan-hw-parse"), "{on:?}");
+        let driver = Driver::of(&Interface::lookup("lo").unwrap());
+        assert!(driver.offloads.is_empty() && driver.rings.is_none(), "{driver:?}");
+        assert!(driver.has_zero_copy() != Some(true) && driver.has_native() != Some(true), "{driver:?}");
+    }
+
+    #[test]
+    fn features_have_names() {
+        let driver = |features| Driver { features, ..Driver::default() };
+        assert_eq!(driver(None).features_by_name(), "not told by this kernel");
+        assert_eq!(driver(Some(0)).features_by_name(), "none");
+        assert_eq!(driver(Some(0b1001)).features_by_name(), "basic, xsk-zerocopy");
+        assert_eq!(driver(Some(0b1001)).has_zero_copy(), Some(true));
+        assert_eq!(driver(Some(0b11)).has_zero_copy(), Some(false));
+        assert_eq!(
+            (driver(Some(0b1)).has_native(), driver(Some(0b1000)).has_native()),
+            (Some(true), Some(false))
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! Every system call of set-up, failing as it would on a machine that is not this one.
+
+use sheafio_tests::{Fwd, Refusal, can_make_networks};
+
+use crate::network;
+
+/// Kernels, containers and lack of memory that this machine may not have: the system calls fail as they would there.
+#[test]
+fn each_call_that_fails_names_itself_and_its_cause() {
+    if !can_make_networks("each_call_that_fails_names_itself_and_its_cause") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    let (sol_xdp, af_xdp) = (libc::SOL_XDP as u32, libc::AF_XDP as u32);
+    let option = |option: i32| [(1, sol_xdp), (2, option as u32)];
+    let any = "ve0";
+    for (port, call, arguments, error, parts) in [
+        (
+            any,
+            libc::SYS_socket,
+            &[(0, af_xdp)][..],
+            libc::EAFNOSUPPORT,
+            &["ve0 queue 0: opening an AF_XDP socket", "CONFIG_XDP_SOCKETS=y", "seccomp filter is in force"]
+                [..],
+        ),
+        (
+            any,
+            libc::SYS_socket,
+            &[(0, af_xdp)],
+            libc::EPERM,
+            &["AF_XDP socket", "seccomp filter is in force"],
+        ),
+        (any, libc::SYS_socket, &[(0, af_xdp)], libc::ENFILE, &["AF_XDP socket", "fs.file-max"]),
+        (any, libc::SYS_bpf, &[], libc::ENOSYS, &["ve0: can't load the XDP program", "CONFIG_BPF_SYSCALL=y"]),
+        (
+            any,
+            libc::SYS_bpf,
+            &[],
+            libc::EPERM,
+            &["ve0: can't load the XDP program", "seccomp filter is in force"],
+        ),
+        (any, libc::SYS_bpf, &[(0, BPF_MAP_CREATE)], libc::EINVAL, &["xsks", "CONFIG_XDP_SOCKETS=y"]),
+        (
+            any,
+            libc::SYS_setsockopt,
+            &option(libc::XDP_UMEM_REG),
+            libc::ENOMEM,
+            &["ve0: the kernel refused 32768 KiB of packet memory", "fewer frames", "free -m"],
+        ),
+        (
+            any,
+            libc::SYS_setsockopt,
+            &option(libc::XDP_UMEM_REG),
+            libc::EINVAL,
+            &["ve0 queue 0: registering the packet memory", "5.4 or newer"],
+        ),
+        (
+            "ve0,ring=1024",
+            libc::SYS_setsockopt,
+            &option(libc::XDP_TX_RING),
+            libc::ENOMEM,
+            &["ve0 queue 0: making the TX ring", "1024 slots takes 16 KiB", "ring=256", "free -m"],
+        ),
+        (
+            any,
+            libc::SYS_setsockopt,
+            &option(libc::XDP_UMEM_FILL_RING),
+            libc::ENOMEM,
+            &["making the fill ring"],
+        ),
+        (
+            any,
+            libc::SYS_setsockopt,
+            &option(libc::XDP_UMEM_COMPLETION_RING),
+            libc::ENOMEM,
+            &["making the completion ring"],
+        ),
+        (any, libc::SYS_setsockopt, &option(libc::XDP_RX_RING), libc::ENOMEM, &["making the RX ring"]),
+        (any, libc::SYS_getsockopt, &option(libc::XDP_MMAP_OFFSETS), libc::ENOMEM, &["mapping the rings"]),
+        (any, libc::SYS_getsockopt, &option(libc::XDP_OPTIONS), libc::EINVAL, &["asking for the copy mode"]),
+        (
+            "ve0,copy=zerocopy",
+            libc::SYS_bind,
+            &[(2, ADDRESS_BYTES)],
+            libc::EINVAL,
+            &[
+                "ve0 queue 0: can't bind with copy=zerocopy",
+                "Driver veth refuses",
+                "MTU 1500",
+                "rings of 2048 slots",
+            ],
+        ),
+        (any, libc::SYS_bind, &[(2, ADDRESS_BYTES)], libc::EINVAL, &["had 1 queues", "ethtool -l ve0"]),
+        (any, libc::SYS_bind, &[(2, ADDRESS_BYTES)], libc::ENOMEM, &["can't bind with copy=auto", "free -m"]),
+        (any, libc::SYS_bind, &[(2, ADDRESS_BYTES)], libc::ENODEV, &["gone away"]),
+        (
+            "ve0,mode=native",
+            libc::SYS_bpf,
+            &[(0, BPF_LINK_CREATE)],
+            libc::EPERM,
+            &["ve0: can't attach the XDP program in native mode", "seccomp filter is in force"],
+        ),
+        (
+            "ve0,mode=generic",
+            libc::SYS_bpf,
+            &[(0, BPF_LINK_CREATE)],
+            libc::EINVAL,
+            &["ve0: can't attach the XDP program in generic mode", "mode=native"],
+        ),
+        (any, libc::SYS_ioctl, &[(1, SIOCGIFMTU)], libc::ENOMEM, &["ve0", "asking the interface", "free -m"]),
+    ] {
+        let refusal = Refusal { call, arguments, error };
+        let line = refusal.start(&netns, &["-p", port, "--duration", "2s"]).wait().refusal();
+        for part in parts {
+            assert!(line.contains(part), "{refusal:?}: '{part}' is missing in: {line}");
+        }
+        assert!(!netns.has_xdp("ve0"), "{refusal:?}");
+    }
+    // None of them has kept anything: the queue is free.
+    Fwd::start(&netns, &["-p", "ve0"]).end().assert_conserved();
+}
+
+// Commands of linux/bpf.h; the bytes of a struct sockaddr_xdp (linux/if_xdp.h); SIOCGIFMTU of linux/sockios.h.
+const BPF_MAP_CREATE: u32 = 0;
+const BPF_LINK_CREATE: u32 = 28;
+const ADDRESS_BYTES: u32 = 16;
+const SIOCGIFMTU: u32 = 0x8921;

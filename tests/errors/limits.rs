@@ -1,0 +1,123 @@
+//! Capabilities, namespaces and resource limits.
+
+use sheafio_tests::{Fwd, Veth, can_make_networks, refused_by, sheafio, skip, succeeds};
+
+use crate::{kernel_is_at_least, network};
+
+/// agave#8964: rights that are missing are named all at once, with a command that gives all that are needed.
+#[test]
+fn missing_capabilities_are_named_in_one_message() {
+    if !can_make_networks("missing_capabilities_are_named_in_one_message") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    for (drop, missing) in [
+        ("-net_raw", "needs CAP_NET_RAW,"),
+        ("-net_admin", "needs CAP_NET_ADMIN,"),
+        ("-bpf,-sys_admin", "needs CAP_BPF,"),
+        ("-net_admin,-net_raw,-bpf,-sys_admin", "needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF,"),
+    ] {
+        let by = ["setpriv", "--bounding-set", drop, "--inh-caps", drop, "--"];
+        let line = refused_by(&netns, &by, &["-p", "ve0"]);
+        let command = "setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep /";
+        assert!(line.contains(missing) && line.contains(command), "{line}");
+        assert!(!line.contains("no_new_privs") && !line.contains("user namespace"), "{line}");
+    }
+    let drop = "-net_raw";
+    let by = ["setpriv", "--no-new-privs", "--bounding-set", drop, "--inh-caps", drop, "--"];
+    let line = refused_by(&netns, &by, &["-p", "ve0"]);
+    assert!(line.contains("File capabilities do not count now: the process has no_new_privs set"), "{line}");
+}
+
+/// The root of a user namespace has all capabilities, and none that count for bpf(2).
+#[test]
+fn a_user_namespace_is_told() {
+    if !can_make_networks("a_user_namespace_is_told") {
+        return;
+    }
+    let by = ["unshare", "--user", "--map-root-user", "--net", "--"];
+    if !succeeds(by[0], &[&by[1..], &["true"]].concat()) {
+        skip("a_user_namespace_is_told", "no right to make user namespaces");
+        return;
+    }
+    let (netns, _veth) = network(1);
+    let line = refused_by(&netns, &by, &["-p", "lo"]);
+    assert!(line.contains("lo: can't load the XDP program: Operation not permitted"), "{line}");
+    assert!(line.contains("It runs in a user namespace"), "{line}");
+    assert!(!line.contains("seccomp") && !line.contains("MEMLOCK"), "{line}");
+}
+
+/// vpp-dataplane#477: too little locked memory is told with how much is needed and how many frames would fit.
+#[test]
+fn locked_memory_is_told_in_numbers_that_are_right() {
+    if !can_make_networks("locked_memory_is_told_in_numbers_that_are_right") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    let _other = Veth::new(&netns, "vf0", "10.0.1.1", 1);
+    let without = ["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock", "--"];
+    let by = |limit| [&["prlimit", limit, "--"][..], &without].concat();
+    let limit = by("--memlock=4194304:4194304");
+    let line = refused_by(&netns, &limit, &["-p", "ve0"]);
+    for part in [
+        "ve0: the kernel refused 32768 KiB of packet memory",
+        "Without CAP_IPC_LOCK 4096 KiB",
+        "ulimit -l 32768,",
+        "cap_ipc_lock+ep",
+        "take fewer frames: 2048 fit",
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+    // What was promised to fit does, and a soft limit is raised as far as it goes.
+    let runs = |limit, args: &[&str]| {
+        let program = sheafio();
+        let words =
+            [&by(limit)[..], &[program.to_str().unwrap(), "fwd", "--json", "--duration", "300ms"], args];
+        let words = words.concat();
+        Fwd::start_program(&netns, words[0].into(), &words[1..]).wait().assert_conserved();
+    };
+    runs("--memlock=4194304:4194304", &["--frames", "2048", "-p", "ve0"]);
+    runs("--memlock=65536:8388608", &["--frames", "2048", "-p", "ve0"]);
+    if !kernel_is_at_least(6, 6) {
+        return; // No frags=yes there.
+    }
+    runs("--memlock=4194304:4194304", &["--frames", "2048", "-p", "ve0", "-p", "vf0"]);
+    // Ports that can't share a registration of the pool lock it once more.
+    let both = ["--frames", "2048", "-p", "ve0,frags=no", "-p", "vf0,frags=yes"];
+    let line = refused_by(&netns, &limit, &both);
+    for part in ["vf0: ", "other ports of this process take 4096 KiB", "ulimit -l 8192,", "1024 fit"] {
+        assert!(line.contains(part), "{line}");
+    }
+    runs("--memlock=4194304:4194304", &[&["--frames", "1024"], &both[2..]].concat());
+    runs("--memlock=8388608:8388608", &both);
+}
+
+/// Every place where the process can run out of files tells the limit.
+#[test]
+fn too_few_files_are_told_with_the_limit_wherever_it_is_met() {
+    if !can_make_networks("too_few_files_are_told_with_the_limit_wherever_it_is_met") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    let mut lines = Vec::new();
+    // With three, not even the command's libraries can be loaded.
+    for files in 4..64 {
+        let (limit, program) = (format!("--nofile={files}:{files}"), sheafio());
+        let words = [&limit, "--", program.to_str().unwrap(), "fwd", "--json", "--duration", "100ms"];
+        let words = [&words[..], &["--cores", "0", "-p", "ve0"]].concat();
+        let ended = Fwd::start_program(&netns, "prlimit".into(), &words).wait();
+        if ended.code == Some(0) {
+            ended.assert_conserved();
+            assert!(!ended.stderr.contains("generic"), "{}", ended.stderr);
+            break;
+        }
+        let line = ended.refusal();
+        // Another mode would not help, so none is tried.
+        assert!(!line.contains("generic mode"), "{line}");
+        let told = format!("This process may have {files} files open at once (RLIMIT_NOFILE)");
+        assert!(line.contains("ve0") && line.contains(&told) && line.contains("ulimit -n 1024"), "{line}");
+        lines.push(line);
+    }
+    let met = |what: &str| lines.iter().any(|line| line.contains(what));
+    assert!(met("load the XDP program") && met("opening an AF_XDP socket") && met("attach"), "{lines:#?}");
+}

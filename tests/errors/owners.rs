@@ -1,0 +1,162 @@
+//! Programs and sockets of others: whose they are, and how they are got out of the way.
+
+use std::{
+    ffi::CString,
+    fs,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    thread,
+    time::Duration,
+};
+
+use sheafio_tests::{Fwd, can_make_networks, refused, run, skip, succeeds};
+
+use crate::network;
+
+/// xdp-tools#359: another program is attached, by netlink and by a link, in both modes.
+#[test]
+fn another_program_is_named_and_replaced_only_by_force() {
+    if !can_make_networks("another_program_is_named_and_replaced_only_by_force") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    let object = pass_program();
+    for (attach, mode, off) in [("xdpdrv", "native", "xdp off"), ("xdpgeneric", "generic", "xdpgeneric off")]
+    {
+        netns.ip(&["link", "set", "dev", "ve0", attach, "obj", &object, "sec", "xdp"]);
+        for asked in ["ve0", "ve0,mode=generic", "ve0,mode=native"] {
+            let line = refused(&netns, &["-p", asked]);
+            for part in [
+                "ve0: XDP program 'pass_all' (id ",
+                &format!("({mode} mode, by netlink"),
+                &format!("ip link set dev ve0 {off}"),
+                "force",
+            ] {
+                assert!(line.contains(part), "{line}");
+            }
+        }
+        let fwd = Fwd::start(&netns, &["-p", "ve0", "--force"]);
+        thread::sleep(Duration::from_millis(200));
+        let ended = fwd.end();
+        ended.assert_conserved();
+        assert!(ended.stderr.contains("took off XDP program 'pass_all'"), "{}", ended.stderr);
+        assert!(!netns.has_xdp("ve0"));
+    }
+    fs::remove_file(object).unwrap();
+}
+
+/// Whose program it is, is seen by what processes hold; the commands that take it off do so.
+#[test]
+fn the_process_behind_another_program_is_named() {
+    if !can_make_networks("the_process_behind_another_program_is_named") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    let first = Fwd::start(&netns, &["-p", "ve0"]);
+    let line = refused(&netns, &["-p", "ve0"]);
+    let pid = first.pid();
+    for part in [
+        "XDP program 'sheafio_",
+        "by BPF link ",
+        &format!("held by sheafio (pid {pid}))"),
+        "bpftool link detach id ",
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+    let end = line.split("Take it off: ").nth(1).unwrap().split(',').next().unwrap();
+    assert_eq!(end, format!("kill {pid}"));
+    run("sh", &["-c", end]);
+    first.wait().assert_conserved();
+    let second = Fwd::start(&netns, &["-p", "ve0"]);
+    second.end().assert_conserved();
+}
+
+/// A file in bpffs that keeps a program is named.
+#[test]
+fn a_pin_of_another_program_is_named() {
+    if !can_make_networks("a_pin_of_another_program_is_named") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    let Some(bpffs) = Bpffs::mount() else {
+        skip("a_pin_of_another_program_is_named", "bpffs can't be mounted");
+        return;
+    };
+    let object = pass_program();
+    netns.ip(&["link", "set", "dev", "ve0", "xdpdrv", "obj", &object, "sec", "xdp"]);
+    let line = refused(&netns, &["-p", "ve0"]);
+    assert!(!line.contains("pinned"), "{line}");
+    let id = line.split("(id ").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
+    let pin = bpffs.pin(id.parse().unwrap());
+    let line = refused(&netns, &["-p", "ve0"]);
+    assert!(line.contains(&format!("by netlink, as ip link does, pinned as {pin})")), "{line}");
+    let off = line.split("Take it off: ").nth(1).unwrap().split(';').next().unwrap();
+    netns.run("sh", &["-c", off]);
+    assert!(!netns.has_xdp("ve0"));
+    fs::remove_file(object).unwrap();
+}
+
+/// A bpffs of the test's own, gone when dropped.
+struct Bpffs(String);
+
+impl Bpffs {
+    fn mount() -> Option<Self> {
+        let folder = std::env::temp_dir().join(format!("sheafio-{}-pins", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let folder = folder.to_str().unwrap().to_owned();
+        succeeds("mount", &["-t", "bpf", "bpf", &folder]).then_some(Self(folder))
+    }
+
+    /// Pins a loaded program; returns where.
+    fn pin(&self, program: u32) -> String {
+        let path = format!("{}/pass", self.0);
+        let c_path = CString::new(path.as_str()).unwrap();
+        // SAFETY: the descriptor is new and nobody else's; the path is a C string.
+        unsafe {
+            let fd = OwnedFd::from_raw_fd(libbpf_sys::bpf_prog_get_fd_by_id(program));
+            assert_eq!(libbpf_sys::bpf_obj_pin(fd.as_raw_fd(), c_path.as_ptr()), 0);
+        }
+        path
+    }
+}
+
+impl Drop for Bpffs {
+    fn drop(&mut self) {
+        run("umount", &[&self.0]);
+        fs::remove_dir(&self.0).unwrap();
+    }
+}
+
+/// An object file with a program that passes everything on.
+fn pass_program() -> String {
+    let folder = std::env::temp_dir();
+    let source = folder.join(format!("sheafio-{}-pass.c", std::process::id()));
+    let object = source.with_extension("o");
+    let text = "__attribute__((section(\"xdp\"), used)) int pass_all(void *ctx) { return 2; }\n\
+                char pass_license[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
+    fs::write(&source, text).unwrap();
+    let paths = [source.to_str().unwrap(), object.to_str().unwrap()];
+    sheafio_tests::run("clang", &["-O2", "-g", "-target", "bpf", "-c", paths[0], "-o", paths[1]]);
+    fs::remove_file(&source).unwrap();
+    paths[1].to_owned()
+}
+
+/// A queue that another process holds: whose it is.
+#[test]
+fn a_queue_that_is_taken_is_named_with_its_process() {
+    if !can_make_networks("a_queue_that_is_taken_is_named_with_its_process") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    let first = Fwd::start(&netns, &["-p", "ve0"]);
+    let line = refused(&netns, &["-p", "ve0", "--force"]);
+    for part in [
+        "ve0 queue 0: another AF_XDP socket is bound to it",
+        &format!("of sheafio (pid {})", first.pid()),
+        &format!("kill {},", first.pid()),
+        "start=N",
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+    assert!(netns.has_xdp("ve0"), "force took a program off and could not use the queue");
+    first.end().assert_conserved();
+}

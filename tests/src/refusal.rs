@@ -1,0 +1,65 @@
+//! System calls that fail on purpose, by a seccomp filter, as they would on another machine.
+
+use std::{
+    io,
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+};
+
+use crate::Fwd;
+
+/// A system call that the kernel will refuse to a program under test.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusal<'a> {
+    /// Its number.
+    pub call: i64,
+    /// Which of its uses: arguments by their places, 0 to 5, and what they must be (lower 32 bits).
+    pub arguments: &'a [(u32, u32)],
+    /// The error that it gets.
+    pub error: i32,
+}
+
+impl Refusal<'_> {
+    /// The filter (seccomp(2), linux/filter.h): allow, unless number and arguments are those.
+    fn filter(&self) -> Vec<libc::sock_filter> {
+        let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+        // struct seccomp_data: the call's number at 0; the arguments, 8 bytes each, from 16 on.
+        let checks = std::iter::once((0, self.call as u32));
+        let checks = checks.chain(self.arguments.iter().map(|(place, value)| (16 + 8 * place, *value)));
+        let checks: Vec<_> = checks.collect();
+        let mut program = Vec::new();
+        for (at, (offset, value)) in checks.iter().enumerate() {
+            program.push(statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, *offset));
+            // On a difference, over the rest of the checks and the refusal.
+            let over = 2 * (checks.len() - at - 1) + 1;
+            let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+            program.push(libc::sock_filter { code, jt: 0, jf: over as u8, k: *value });
+        }
+        program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | self.error as u32));
+        program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+        program
+    }
+
+    /// Starts `sheafio fwd --json` with more arguments in a namespace, without waiting; it finds the call refused.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn start(&self, netns: &crate::Netns, args: &[&str]) -> Fwd {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &netns.name]).arg(crate::sheafio()).args(["fwd", "--json"]).args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut filter = self.filter();
+        let install = move || {
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            // SAFETY: the program is valid while the kernel copies it; root may install one.
+            let done = unsafe {
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
+            };
+            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        };
+        // SAFETY: between fork and exec there is only one system call, on memory that was allocated before.
+        let child = unsafe { command.pre_exec(install) }.spawn().expect("ip can be started");
+        Fwd::watch(child)
+    }
+}
