@@ -107,6 +107,29 @@ fn a_run_of_root_gives_up_all_rights_and_closes_in_order() {
     forwards_without_rights(&netns, &veth, fwd, 1, true);
 }
 
+/// Settings of the device that were changed are put back, for which one right is kept.
+#[test]
+fn busy_polling_keeps_the_right_to_put_settings_back() {
+    if !can_make_networks("busy_polling_keeps_the_right_to_put_settings_back") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    let settings = || {
+        let of = |name: &str| format!("/sys/class/net/ve0/{name}");
+        netns.run("cat", &[&of("napi_defer_hard_irqs"), &of("gro_flush_timeout")])
+    };
+    let before = settings();
+    let fwd = Fwd::start(&netns, &["-p", "ve0,busy_poll=64"]);
+    for status in statuses(&fwd, 1) {
+        assert_eq!(field(&status, "CapEff"), "0000000000001000", "CAP_NET_ADMIN alone: {status}");
+        assert_eq!(field(&status, "CapPrm"), "0000000000001000", "{status}");
+        assert_eq!(field(&status, "NoNewPrivs"), "1", "{status}");
+    }
+    assert_ne!(settings(), before);
+    fwd.end().assert_conserved();
+    assert_eq!(settings(), before);
+}
+
 #[test]
 fn an_ordinary_user_with_the_capabilities_needs_no_root() {
     if !can_make_networks("an_ordinary_user_with_the_capabilities_needs_no_root") {

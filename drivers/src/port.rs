@@ -2,7 +2,10 @@
 
 use sheafio_core::Queue;
 
-use crate::{DriverError, af_xdp::Steer};
+use crate::{
+    DriverError,
+    af_xdp::{Right, Steer},
+};
 
 /// An open port: its queues, to be moved to their lcores, and what stays with the control plane.
 pub struct Port {
@@ -37,6 +40,12 @@ pub trait Control: Send {
     /// What changes which packets are the port's, where an XDP program decides on that.
     fn steer_handle(&self) -> Option<&Steer> {
         None
+    }
+
+    /// The capabilities that closing the port takes, of whichever thread closes its last queue; to be kept by
+    /// [`drop_rights`](crate::drop_rights).
+    fn rights_to_close(&self) -> &'static [Right] {
+        &[]
     }
 
     /// What keeps the port from working, in a few words; `None` while nothing does.

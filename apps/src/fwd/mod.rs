@@ -69,8 +69,10 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
         opened.push(ports.open(spec)?);
     }
     drop(ports); // Second ends of rings that were named once are closed.
-    // Nothing more is opened, and closing needs no rights. The lcores' threads start without any.
-    drop_rights(&[])?;
+    // Nothing more is opened. The lcores' threads start with what closing takes, which is nothing unless a port puts
+    // settings of its device back.
+    let keep: Vec<_> = opened.iter().flat_map(|port| port.control.rights_to_close()).copied().collect();
+    drop_rights(&keep)?;
 
     let mut watch = Watch::new(pool, &mut opened);
     let mut printer = Printer::new(args.json);

@@ -52,6 +52,11 @@ impl BusyPolling {
         (polling, warning)
     }
 
+    /// Whether a setting was changed, and will be put back.
+    pub(super) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
     fn set(&mut self, path: PathBuf, value: &str) -> io::Result<()> {
         let before = fs::read_to_string(&path)?.trim().to_owned();
         if before != value {

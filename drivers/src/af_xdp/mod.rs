@@ -159,6 +159,11 @@ impl Control for AfXdpControl {
         Some(&self.steer)
     }
 
+    fn rights_to_close(&self) -> &'static [Right] {
+        let has_changed = self.attachment.upgrade().is_some_and(|attachment| attachment.has_changed_device());
+        if has_changed { &[Right::NetAdmin] } else { &[] }
+    }
+
     fn trouble(&self) -> Option<&'static str> {
         if interface::name_of(self.index).is_none() {
             return Some("the device is gone");

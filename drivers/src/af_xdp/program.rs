@@ -224,6 +224,12 @@ impl Attachment {
         self.state.lock().expect("no panic under this lock").polling = Some(polling);
     }
 
+    /// Whether the device has settings that will be put back, which takes CAP_NET_ADMIN.
+    pub(super) fn has_changed_device(&self) -> bool {
+        let state = self.state.lock().expect("no panic under this lock");
+        state.polling.as_ref().is_some_and(BusyPolling::has_changed)
+    }
+
     /// Takes a queue out of the map, and the program off with the last one; then waits until no CPU
     /// runs the program as it was before. Returns whether that is certain.
     pub(super) fn detach(&self, queue: u32) -> bool {

@@ -64,7 +64,8 @@ pub(super) fn missing() -> Vec<Right> {
 /// no_new_privs. To be called once every port is open, by the thread that opened them, before it starts any
 /// other: capabilities are a thread's, and a new one gets those of its starter.
 ///
-/// Receiving, sending, statistics and closing ports need none, but for `CAP_BPF` on kernels that refuse every
+/// Receiving, sending, statistics and closing ports need none, but for what
+/// [`Control::rights_to_close`](crate::Control::rights_to_close) tells, and for `CAP_BPF` on kernels that refuse every
 /// bpf(2) command without it (before 5.19, where the sysctl kernel.unprivileged_bpf_disabled is not 0): there it
 /// is kept. Opening another port needs them again.
 ///
