@@ -140,9 +140,15 @@ fn an_ordinary_user_with_the_capabilities_needs_no_root() {
     let with_lock = format!("{NEEDED},+ipc_lock");
     // Without CAP_IPC_LOCK, with a limit of exactly what one port needs: 2048 frames of 2048 bytes.
     let limited = ["prlimit", "--memlock=4194304:4194304", "--"];
-    for (before, capabilities) in [(&[][..], with_lock.as_str()), (&limited[..], NEEDED)] {
+    for (before, capabilities, port) in [
+        (&[][..], with_lock.as_str(), "ve0"),
+        // The whole of the XDP program.
+        (&[], &with_lock, "ve0,metadata=yes,steer=arp+icmp"),
+        (&limited, NEEDED, "ve0"),
+    ] {
+        let echo = [&ECHO[..5], &[port]].concat();
         let user = as_nobody(capabilities);
-        let words = [before, &user, &[copy.path()], &ECHO, &["--frames", "2048"]].concat();
+        let words = [before, &user, &[copy.path()], &echo, &["--frames", "2048"]].concat();
         let fwd = Fwd::start_program(&netns, words[0].into(), &words[1..]);
         forwards_without_rights(&netns, &veth, fwd, 1, false);
     }

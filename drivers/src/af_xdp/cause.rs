@@ -55,6 +55,11 @@ pub(super) fn of_load(error: Option<i32>, process: &Process) -> String {
              CONFIG_BPF_JIT=y and CONFIG_XDP_SOCKETS=y",
             process.kernel
         ),
+        // The verifier's answer.
+        Some(libc::EACCES) if !process.has_perfmon => format!(
+            "On kernel {} the program needs CAP_PERFMON too: setcap {NEEDED},cap_perfmon+ep {}",
+            process.kernel, process.program
+        ),
         other => of_call(other, process),
     }
 }

@@ -7,8 +7,11 @@ use std::{env, fs};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::rights::has_perfmon;
+
 /// Facts that were looked up once.
 #[derive(Clone, Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "independent facts, each of which is told or not")]
 pub(super) struct Process {
     /// The file that it runs, for setcap(8).
     pub(super) program: String,
@@ -18,6 +21,8 @@ pub(super) struct Process {
     pub(super) files: Option<u64>,
     /// Bytes of address space that it may have (RLIMIT_AS); `None`: no limit.
     pub(super) address_space_bytes: Option<u64>,
+    /// The verifier trusts its programs (CAP_PERFMON).
+    pub(super) has_perfmon: bool,
     /// It runs in a user namespace: its capabilities count for what belongs to that alone.
     pub(super) in_user_namespace: bool,
     /// File capabilities are not granted to it (PR_SET_NO_NEW_PRIVS).
@@ -44,6 +49,7 @@ impl Process {
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             files: getrlimit(Resource::Nofile).current,
             address_space_bytes: getrlimit(Resource::As).current,
+            has_perfmon: has_perfmon(),
             in_user_namespace: is_mapped(&read("/proc/self/uid_map")),
             no_new_privs: field("NoNewPrivs:") == Some("1"),
             has_seccomp_filter: field("Seccomp:") == Some("2"),

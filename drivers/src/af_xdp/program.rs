@@ -21,6 +21,7 @@ use super::{
     interface::Interface,
     other::{Other, link_info},
     process::Process,
+    rights,
     steer::Steer,
     sys::wait_for_programs_to_end,
 };
@@ -51,11 +52,15 @@ pub(super) enum Variant {
 }
 
 impl Variant {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "sheafio_xdp",
-            Self::Frags => "sheafio_frags",
-            Self::Metadata => "sheafio_metadata",
+    /// `copies`: the one that reads a packet's headers by copying them, which needs no CAP_PERFMON. It takes a helper
+    /// that came with packets of several buffers, so there is no such plain one.
+    fn name(self, copies: bool) -> &'static str {
+        match (self, copies) {
+            (Self::Plain, _) => "sheafio_xdp",
+            (Self::Frags, false) => "sheafio_frags",
+            (Self::Frags, true) => "sheafio_frags_c",
+            (Self::Metadata, false) => "sheafio_metadata",
+            (Self::Metadata, true) => "sheafio_meta_c",
         }
     }
 
@@ -74,6 +79,8 @@ pub(super) struct Program {
     object: Object,
     steer: Steer,
     variant: Variant,
+    /// By which name it is in the object.
+    name: &'static str,
     /// What the program writes behind the metadata of each packet.
     key: u64,
 }
@@ -96,20 +103,32 @@ struct Attached {
 impl Program {
     /// Loads the program, with a map for the queues 0 to `queues - 1`; it takes everything. Where the kernel can't
     /// load this variant of it, a simpler one is taken.
-    pub(super) fn load(
+    pub(super) fn load(interface: &Interface, queues: u32, variant: Variant) -> Result<Self, DriverError> {
+        Self::load_reading(interface, queues, variant, !rights::has_perfmon())
+    }
+
+    /// The same; `copies`: with headers read as loaders without CAP_PERFMON must.
+    pub(super) fn load_reading(
         interface: &Interface,
         queues: u32,
         mut variant: Variant,
+        copies: bool,
     ) -> Result<Self, DriverError> {
         loop {
-            match (Self::load_one(interface, queues, variant), variant.simpler()) {
+            match (Self::load_one(interface, queues, variant, copies), variant.simpler()) {
                 (Err(_), Some(simpler)) => variant = simpler, // Had it failed for another reason, so does this.
                 (loaded, _) => return loaded,
             }
         }
     }
 
-    fn load_one(interface: &Interface, queues: u32, variant: Variant) -> Result<Self, DriverError> {
+    fn load_one(
+        interface: &Interface,
+        queues: u32,
+        variant: Variant,
+        copies: bool,
+    ) -> Result<Self, DriverError> {
+        let name = variant.name(copies);
         let key = fastrand::u64(1..);
         with_libbpf_quiet(|| {
             let mut open = ObjectBuilder::default().name("sheafio")?.open_memory(&OBJECT.0)?;
@@ -121,7 +140,7 @@ impl Program {
                 }
             }
             for mut program in open.progs_mut() {
-                let wanted = program.name() == variant.name();
+                let wanted = program.name() == name;
                 program.set_autoload(wanted);
                 if wanted && variant == Variant::Metadata {
                     program.set_ifindex(interface.index);
@@ -130,7 +149,7 @@ impl Program {
             }
             let object = open.load()?;
             let steer = Steer::new(&interface.name, &object)?;
-            Ok(Self { object, steer, variant, key })
+            Ok(Self { object, steer, variant, name, key })
         })
         .map_err(|(error, said): (libbpf_rs::Error, String)| load_error(interface, &error, &said))
     }
@@ -155,17 +174,17 @@ impl Program {
     pub(super) fn loaded(&self) -> libbpf_rs::Program<'_> {
         self.object
             .progs()
-            .find(|program| program.name() == self.variant.name())
+            .find(|program| program.name() == self.name)
             .expect("xdp.bpf.c defines this program")
     }
 
     /// The same, to be run on packets of a test's choice.
     #[cfg(all(test, not(loom)))]
     pub(super) fn loaded_mut(&mut self) -> libbpf_rs::ProgramMut<'_> {
-        let variant = self.variant;
+        let name = self.name;
         self.object
             .progs_mut()
-            .find(|program| program.name() == variant.name())
+            .find(|program| program.name() == name)
             .expect("xdp.bpf.c defines this program")
     }
 

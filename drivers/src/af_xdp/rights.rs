@@ -60,6 +60,13 @@ pub(super) fn missing() -> Vec<Right> {
     [Right::NetAdmin, Right::NetRaw, Right::Bpf].into_iter().filter(is_missing).collect()
 }
 
+/// Whether the kernel's verifier trusts this thread's programs with pointers that it can't bound against
+/// speculation: `CAP_PERFMON` (Linux 5.8), which is not needed, but saves copying the headers of each packet.
+pub(super) fn has_perfmon() -> bool {
+    let trusted = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
+    capabilities(None).is_ok_and(|sets| sets.effective.intersects(trusted))
+}
+
 /// Gives up the capabilities of the calling thread but `keep`, also for programs that it executes, and sets
 /// no_new_privs. To be called once every port is open, by the thread that opened them, before it starts any
 /// other: capabilities are a thread's, and a new one gets those of its starter.

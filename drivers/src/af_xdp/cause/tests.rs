@@ -97,6 +97,9 @@ fn the_program_and_the_rings_name_what_the_kernel_lacks() {
         &of_load(Some(libc::EINVAL), &process()),
         &["Kernel 6.18.4", "CONFIG_BPF_SYSCALL=y", "CONFIG_XDP_SOCKETS=y"],
     );
+    has(&of_load(Some(libc::EACCES), &process()), &["needs CAP_PERFMON", "cap_ipc_lock,cap_perfmon+ep"]);
+    let trusted = Process { has_perfmon: true, ..process() };
+    has(&of_load(Some(libc::EACCES), &trusted), &["nothing was found"]);
     has(&of_load(Some(libc::EMFILE), &process()), &["20 files"]);
     has(&of_load(None, &process()), &["6.18.4"]);
     let bounded = Process { address_space_bytes: Some(64 << 20), ..process() };

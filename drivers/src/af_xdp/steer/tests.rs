@@ -30,17 +30,21 @@ struct Bench {
     _socket: OwnedFd,
 }
 
+/// The programs, and whether they copy the headers.
+const PLAIN: (Variant, bool) = (Variant::Plain, false);
+const FRAGS: (Variant, bool) = (Variant::Frags, false);
+const COPIES: (Variant, bool) = (Variant::Frags, true);
+
 impl Bench {
     /// `None`, and a word, where programs can't be loaded.
-    fn new(test: &str, frags: bool) -> Option<Self> {
+    fn new(test: &str, (variant, copies): (Variant, bool)) -> Option<Self> {
         let missing: Vec<_> = rights::missing().into_iter().map(Right::name).collect();
         if !missing.is_empty() {
             skip(test, &format!("{} missing", missing.join(", ")));
             return None;
         }
         let interface = Interface::lookup("lo").unwrap();
-        let variant = if frags { Variant::Frags } else { Variant::Plain };
-        let program = Program::load(&interface, 1, variant).unwrap();
+        let program = Program::load_reading(&interface, 1, variant, copies).unwrap();
         assert_eq!(program.variant(), variant, "this kernel has both kinds");
         let socket = sys::socket().unwrap();
         let attachment = program.serve(&interface, std::iter::once((0, socket.as_fd()))).unwrap();
@@ -248,8 +252,8 @@ fn config() -> ProptestConfig {
 #[test]
 fn the_program_takes_what_the_rules_say_of_packets_cut_at_every_length() {
     let test = "the_program_takes_what_the_rules_say_of_packets_cut_at_every_length";
-    for frags in [false, true] {
-        let Some(bench) = Bench::new(test, frags) else { return };
+    for kind in [PLAIN, FRAGS, COPIES] {
+        let Some(bench) = Bench::new(test, kind) else { return };
         proptest!(config(), |(rules in rules(), packets in vec(packet(), PACKETS))| {
             let steering = Steering::Only(rules);
             bench.set(&steering);
@@ -268,22 +272,24 @@ fn the_program_takes_what_the_rules_say_of_packets_cut_at_every_length() {
 #[test]
 fn headers_in_later_buffers_are_read() {
     let test = "headers_in_later_buffers_are_read";
-    let Some(bench) = Bench::new(test, true) else { return };
-    if let Err(error) = bench.verdict(&[0; 64], Some(20)) {
-        skip(test, &format!("this kernel runs no packets of several short buffers (6.18 does): {error}"));
-        return;
-    }
-    proptest!(config(), |(rules in rules(), packets in vec(packet(), PACKETS))| {
-        let steering = Steering::Only(rules);
-        bench.set(&steering);
-        for packet in packets {
-            for linear in SHORTEST..packet.len() {
-                let verdict = bench.verdict(&packet, Some(linear)).unwrap();
-                let expected = expected(&steering, &packet);
-                prop_assert_eq!(verdict, expected, "{} of {:02x?}, {} linear", &steering, &packet, linear);
-            }
+    for kind in [FRAGS, COPIES] {
+        let Some(bench) = Bench::new(test, kind) else { return };
+        if let Err(error) = bench.verdict(&[0; 64], Some(20)) {
+            skip(test, &format!("this kernel runs no packets of several short buffers (6.18 does): {error}"));
+            return;
         }
-    });
+        proptest!(config(), |(rules in rules(), packets in vec(packet(), PACKETS))| {
+            let steering = Steering::Only(rules);
+            bench.set(&steering);
+            for packet in packets {
+                for linear in SHORTEST..packet.len() {
+                    let verdict = bench.verdict(&packet, Some(linear)).unwrap();
+                    let expected = expected(&steering, &packet);
+                    prop_assert_eq!(verdict, expected, "{} of {:02x?}, {} linear", &steering, &packet, linear);
+                }
+            }
+        });
+    }
 }
 
 /// The generators above must not miss what they are for.
@@ -324,7 +330,7 @@ proptest! {
 
 #[test]
 fn everything_is_taken_without_rules_and_nothing_without_a_socket() {
-    let Some(bench) = Bench::new("everything_is_taken_without_rules_and_nothing_without_a_socket", false)
+    let Some(bench) = Bench::new("everything_is_taken_without_rules_and_nothing_without_a_socket", PLAIN)
     else {
         return;
     };
@@ -346,7 +352,7 @@ fn everything_is_taken_without_rules_and_nothing_without_a_socket() {
 /// Rules that change all the time, each time to ones of the same effect on this packet: a mix would show.
 #[test]
 fn a_packet_never_sees_a_mix_of_two_sets_of_rules() {
-    let Some(bench) = Bench::new("a_packet_never_sees_a_mix_of_two_sets_of_rules", false) else { return };
+    let Some(bench) = Bench::new("a_packet_never_sees_a_mix_of_two_sets_of_rules", PLAIN) else { return };
     let mut packet = [0; 60];
     packet[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
     // Ours stands last of many, or first of few; the places between are of others.

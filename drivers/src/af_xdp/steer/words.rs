@@ -4,7 +4,7 @@
 //! what a rule does not ask for has no bit in its mask.
 //!
 //! ```text
-//!   struct rules: count (u64), then 64 rules of 48 bytes, each a value and a mask of three words:
+//!   struct rules: count (u64), then 64 rules of 48 bytes and room for one more, each a value and a mask of three words:
 //!   what, bits: 0-15 ethertype | 16-23 protocol | 24 HAS_ADDRESS | 25 HAS_PROTOCOL | 26 HAS_PORT | 32-47 port
 //!   to[0], to[1]: the destination's 16 bytes in the order of the wire; one of IPv4 is the first four
 //! ```
@@ -17,8 +17,8 @@ const HAS_ADDRESS: u64 = 1 << 24;
 const HAS_PROTOCOL: u64 = 1 << 25;
 const HAS_PORT: u64 = 1 << 26;
 
-/// Bytes of `struct rules`.
-pub(super) const BANK_BYTES: usize = 8 + Steering::MAX_RULES * 48;
+/// Bytes of `struct rules`, which ends with a rule that is never used.
+pub(super) const BANK_BYTES: usize = 8 + (Steering::MAX_RULES + 1) * 48;
 
 /// A key or a mask.
 type Words = [u64; 3];
