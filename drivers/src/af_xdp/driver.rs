@@ -1,11 +1,15 @@
-//! What a network driver can do with XDP, asked when something failed.
+//! What a network driver can do with XDP.
 //!
 //! Owns: plain facts. Never does: change a setting; judge, for the words are `cause.rs`'s. Invariant: what the
 //! driver or the kernel does not tell is `None`.
 
+use std::{io, mem};
+
+use libbpf_sys as sys;
+
 use super::{
     interface::{Interface, ethtool},
-    program::features,
+    program::check,
 };
 
 // Commands and string sets of linux/ethtool.h.
@@ -83,6 +87,45 @@ impl Driver {
         let names: Vec<_> = names.map(|(_, name)| *name).collect();
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     }
+}
+
+/// Frames of one packet that the driver handles in zero-copy mode, at most (`xdp-zc-max-segs` of the kernel's
+/// netdev family, Linux 6.6); 1 if it does not say.
+pub(super) fn zero_copy_frames(interface: &Interface) -> usize {
+    query(interface).map_or(1, |query| query.xdp_zc_max_segs.max(1) as usize)
+}
+
+/// Whether the driver can do without copies (`NETDEV_XDP_ACT_XSK_ZEROCOPY`, linux/netdev.h, Linux 6.3), as far as
+/// it says so.
+pub(super) fn has_zero_copy(interface: &Interface) -> bool {
+    const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 8;
+    // A kernel that tells no features may well have drivers with zero-copy.
+    query(interface).map_or(true, |query| {
+        query.feature_flags == 0 || query.feature_flags & NETDEV_XDP_ACT_XSK_ZEROCOPY != 0
+    })
+}
+
+/// What the kernel says of XDP on an interface.
+pub(super) fn query(interface: &Interface) -> io::Result<sys::bpf_xdp_query_opts> {
+    query_with(interface, 0)
+}
+
+/// The driver's XDP features (`NETDEV_XDP_ACT_*`, linux/netdev.h); `None` where the kernel does not tell: before 6.3.
+fn features(interface: &Interface) -> Option<u64> {
+    // libbpf says 0 where nothing is told, and leaves the segments alone.
+    let query = query_with(interface, u32::MAX).ok()?;
+    (query.xdp_zc_max_segs != u32::MAX).then_some(query.feature_flags)
+}
+
+fn query_with(interface: &Interface, zc_max_segs: u32) -> io::Result<sys::bpf_xdp_query_opts> {
+    let mut query = sys::bpf_xdp_query_opts {
+        sz: mem::size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
+        xdp_zc_max_segs: zc_max_segs,
+        ..Default::default()
+    };
+    // SAFETY: the options are a valid struct of the size that they state.
+    check(unsafe { sys::bpf_xdp_query(interface.index as i32, 0, &raw mut query) })?;
+    Ok(query)
 }
 
 fn hardware_rings(interface: &str) -> Option<HardwareRings> {

@@ -13,9 +13,10 @@ use libbpf_sys as sys;
 
 use super::{
     Mode, cause,
+    driver::query,
     interface::Interface,
     owner,
-    program::{check, flag, query},
+    program::{check, flag},
 };
 use crate::DriverError;
 
