@@ -105,7 +105,7 @@ impl Hand {
 
     /// Lets one packet arrive in several frames, of these lengths; one that is longer than a frame makes a
     /// descriptor that is none. With `ends` false, its end is still to come.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn deliver_run(&mut self, lens: &[u32], ends: bool) {
         assert_eq!((self.rx.free(lens.len()), self.fill.available(lens.len())), (lens.len(), lens.len()));
         let headroom = u64::from(XDP_HEADROOM_BYTES) + u64::from(self.geometry.headroom_bytes());
