@@ -1,25 +1,15 @@
 //! Packets that are larger than a frame, over the simulated kernel and the ring port: never cut, never mixed, each
 //! one sent once and unchanged, or counted.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use sheafio_core::{Closed, DropReason, Queue};
+use sheafio_core::{DropReason, Queue};
 use sheafio_drivers::{
     ring,
-    sim::{self, Config, Faults, SimQueue, Wire},
+    sim::{Config, Faults, SimQueue, Wire},
 };
-use sheafio_mempool::{Burst, Frame, Hugepages, Mempool, PoolCache};
-
-fn pool(frames: u64) -> &'static Mempool {
-    Mempool::builder().frames(frames).hugepages(Hugepages::Off).caches(4).cores(1).build().unwrap()
-}
-
-fn open(pool: &'static Mempool, config: &Config) -> (SimQueue, Arc<Mutex<Wire>>) {
-    let mut port = sim::open("0", config, pool).unwrap();
-    let wire = port.wire(0);
-    wire.lock().unwrap().keep_sent();
-    (port.queue(0).unwrap(), wire)
-}
+use sheafio_mempool::{Burst, Frame, PoolCache};
+use sheafio_tests::{assert_home, open_simulated as open, small_pool as pool};
 
 /// A packet that tells its number and length in each of its parts.
 fn packet(number: u32, len: usize) -> Vec<u8> {
@@ -39,13 +29,6 @@ fn number(bytes: &[u8]) -> u32 {
 /// The bytes of a packet's frames, joined.
 fn joined(packet: &[Frame]) -> Vec<u8> {
     packet.iter().flat_map(|frame| frame.iter().copied()).collect()
-}
-
-/// Every frame is in the barn, but for those that the kernel had taken and not used.
-fn assert_home(pool: &Mempool, closed: &[Closed]) {
-    let retired: u64 = closed.iter().map(|closed| closed.retired).sum();
-    let audit = pool.audit().expect("all caches have left");
-    assert_eq!((audit.missing.len() as u64, audit.twice), (retired, vec![]));
 }
 
 /// Receives with one burst limit, until nothing has come for a while.

@@ -1,36 +1,16 @@
 //! The AF_XDP data path over the simulated kernel: every fault, without root, reproducible by seed. One file,
 //! for all of it rests on the same few helpers.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use sheafio_core::{Closed, DropReason, Queue};
 use sheafio_drivers::{
     null::NullQueue,
     ring,
-    sim::{self, Config, Faults, SimQueue, Wire},
+    sim::{Config, Faults, SimQueue, Wire},
 };
-use sheafio_mempool::{Burst, Hugepages, Mempool, PoolCache};
-
-fn pool(frames: u64) -> &'static Mempool {
-    Mempool::builder().frames(frames).hugepages(Hugepages::Off).caches(4).cores(1).build().unwrap()
-}
-
-fn open(pool: &'static Mempool, config: &Config) -> (SimQueue, Arc<Mutex<Wire>>) {
-    let mut port = sim::open("0", config, pool).unwrap();
-    let wire = port.wire(0);
-    wire.lock().unwrap().keep_sent();
-    (port.queue(0).unwrap(), wire)
-}
-
-/// Every frame is in the barn, but for those that the kernel kept.
-fn assert_home(pool: &Mempool, closed: &[Closed]) {
-    let retired: u64 = closed.iter().map(|closed| closed.retired).sum();
-    let census = pool.census();
-    assert!(census.adds_up(), "{census:?}");
-    assert_eq!((census.in_flight, census.retired), (0, retired));
-    let audit = pool.audit().expect("all caches have left");
-    assert_eq!((audit.missing.len() as u64, audit.twice), (retired, vec![]));
-}
+use sheafio_mempool::{Burst, PoolCache};
+use sheafio_tests::{assert_home, open_simulated as open, small_pool as pool};
 
 fn numbers(packets: &[Vec<u8>]) -> Vec<u64> {
     packets.iter().map(|packet| Wire::number(packet).unwrap()).collect()

@@ -1,5 +1,5 @@
 //! What the tests share: network namespaces, the command under test, kernel peers, their datagrams, a link partner,
-//! probes.
+//! probes, queues over the simulated kernel.
 //!
 //! Owns: namespaces with the prefix `sheafio-`, which it deletes again. Never does: touch an
 //! interface that it did not make. Invariant: whatever a test starts ends with it.
@@ -11,6 +11,7 @@ mod packet;
 mod partner;
 mod probes;
 mod refusal;
+mod simulated;
 
 pub use command::{Ended, Fwd, example, refused, refused_by, run_sheafio, sheafio};
 pub use datagrams::{datagram, receive_numbers, socket};
@@ -19,6 +20,7 @@ pub use packet::PacketSocket;
 pub use partner::partner;
 pub use probes::{COLD, build_probes};
 pub use refusal::Refusal;
+pub use simulated::{assert_home, open_simulated, small_pool};
 
 /// Whether tests with network namespaces can run; if not, says why where `tests/run` shows it.
 ///
