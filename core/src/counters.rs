@@ -4,7 +4,7 @@
 //! time adds to a block (the lcore that owns the queue), so an addition is a plain load and store;
 //! blocks lie on cache lines of their own.
 
-use sheafio_mempool::sync::{AtomicU64, Ordering, add};
+use sheafio_mempool::sync::{AtomicU32, AtomicU64, Ordering, add};
 
 /// Why a packet was dropped. Every drop has a name and a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +103,8 @@ pub struct QueueCounters {
     /// Two's complement: see [`QueueTotals::held`].
     held: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
+    /// 1 once the device is gone for good.
+    gone: AtomicU32,
 }
 
 impl QueueCounters {
@@ -143,6 +145,18 @@ impl QueueCounters {
     /// read-modify-write, and off the data path.
     pub fn raise_drops(&self, reason: DropReason, packets: u64) {
         self.drops[reason as usize].fetch_max(packets, Ordering::Relaxed);
+    }
+
+    /// Says that the queue's device is gone for good. Whoever sees it first may say so: the lcore, by a system call
+    /// that fails, or the control plane, which looks for it.
+    pub fn set_gone(&self) {
+        // Relaxed, here and below: the flag only ever rises and carries no data.
+        self.gone.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the queue's device is gone for good.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed) != 0
     }
 
     /// The counts as they are now.

@@ -1,6 +1,6 @@
 //! What an lcore does in a poll that found nothing.
 
-use std::os::fd::RawFd;
+use std::{os::fd::RawFd, time::Duration};
 
 /// How an lcore passes the time when there is no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,7 +8,8 @@ pub enum IdlePolicy {
     /// Polls on, with a pause instruction in between: lowest latency, a CPU at 100 %.
     Spin,
     /// Sleeps in poll(2) on its queues after this many empty polls in a row, until a packet comes
-    /// or 10 ms have passed. An lcore without a queue that can be waited on spins.
+    /// or 10 ms have passed; 100 us if one of its queues can't be waited on, such as a ring's end. An lcore
+    /// without a queue that can be waited on spins.
     Adaptive {
         /// Empty polls before the lcore sleeps, at least 1.
         empty_polls: u32,
@@ -20,20 +21,34 @@ impl IdlePolicy {
     pub const DEFAULT_EMPTY_POLLS: u32 = 1000;
 }
 
-/// The longest sleep in milliseconds: how late an lcore may see a raised stop flag.
-const SLEEP_MS: i32 = 10;
+/// The longest sleep: how late an lcore may see a raised stop flag.
+const LONGEST_SLEEP: Duration = Duration::from_millis(10);
+/// The longest sleep where packets can come that end no sleep. A ring of 1,024 slots takes as long to fill at
+/// 10 million packets/s.
+const UNWAITED_SLEEP: Duration = Duration::from_micros(100);
+/// The number of empty polls that never comes: at one a nanosecond it would take 500 years.
+const NEVER: u64 = u64::MAX;
 
 /// An lcore's idle state.
 pub(crate) struct Idler {
-    policy: IdlePolicy,
-    empty_polls: u32,
+    empty_polls: u64,
+    /// Empty polls before the lcore sleeps.
+    sleep_after: u64,
+    longest: Duration,
     waits: Vec<libc::pollfd>,
 }
 
 impl Idler {
-    pub(crate) fn new(policy: IdlePolicy, fds: &[RawFd]) -> Self {
-        let waits = fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
-        Self { policy, empty_polls: 0, waits }
+    /// `has_unwaited`: some queue is not among the descriptors.
+    pub(crate) fn new(policy: IdlePolicy, fds: &[RawFd], has_unwaited: bool) -> Self {
+        let waits: Vec<_> =
+            fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
+        let sleep_after = match policy {
+            IdlePolicy::Adaptive { empty_polls } if !waits.is_empty() => empty_polls.into(),
+            _ => NEVER,
+        };
+        let longest = if has_unwaited { UNWAITED_SLEEP } else { LONGEST_SLEEP };
+        Self { empty_polls: 0, sleep_after, longest, waits }
     }
 
     /// There was work: the count of empty polls starts again.
@@ -45,34 +60,88 @@ impl Idler {
     /// There was none. Returns whether the lcore slept.
     #[inline(always)]
     pub(crate) fn found_nothing(&mut self) -> bool {
-        self.empty_polls = self.empty_polls.saturating_add(1);
-        match self.policy {
-            IdlePolicy::Adaptive { empty_polls }
-                if self.empty_polls >= empty_polls && !self.waits.is_empty() =>
-            {
-                self.sleep();
-                true
-            }
-            _ => {
-                std::hint::spin_loop();
-                false
-            }
+        self.empty_polls += 1;
+        if self.empty_polls < self.sleep_after {
+            std::hint::spin_loop();
+            return false;
         }
+        self.sleep();
+        true
+    }
+
+    /// Nothing will ever come any more: every poll that finds nothing sleeps, whatever the policy.
+    #[cold]
+    pub(crate) fn rest(&mut self) {
+        self.waits.clear();
+        (self.sleep_after, self.longest) = (0, LONGEST_SLEEP);
     }
 
     #[cold]
     fn sleep(&mut self) {
-        for wait in &mut self.waits {
-            wait.revents = 0;
+        if wait(&mut self.waits, self.longest) == 0 {
+            return;
         }
-        // The result does not matter: a packet, the time or a signal all lead to the next poll.
-        // SAFETY: the kernel reads and writes the entries of the vector, whose length is given.
-        let ready =
-            unsafe { libc::poll(self.waits.as_mut_ptr(), self.waits.len() as libc::nfds_t, SLEEP_MS) };
-        let dead = |wait: &libc::pollfd| wait.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0;
-        if ready > 0 && self.waits.iter().all(|wait| wait.revents == 0 || dead(wait)) {
-            // A socket whose device is gone is ready at once, always; don't burn the CPU on it.
-            std::thread::sleep(std::time::Duration::from_millis(SLEEP_MS as u64));
+        let is_dead = |wait: &libc::pollfd| {
+            wait.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
+                && wait.revents & libc::POLLIN == 0
+        };
+        if self.waits.iter().any(|wait| wait.revents != 0 && !is_dead(wait)) {
+            return;
         }
+        // What is dead is ready at once, always, and would burn the CPU: sleep on the others alone. poll(2) leaves
+        // out what is negative. It may come back to life, as a packet socket does when its link is up again, so
+        // the next sleep asks it once more.
+        self.waits.iter_mut().filter(|wait| is_dead(wait)).for_each(|wait| wait.fd = !wait.fd);
+        wait(&mut self.waits, self.longest);
+        self.waits.iter_mut().filter(|wait| wait.fd < 0).for_each(|wait| wait.fd = !wait.fd);
+    }
+}
+
+/// Waits until a descriptor is ready, the time is over or a signal comes; all three lead to the next poll. Returns
+/// how many are ready.
+fn wait(waits: &mut [libc::pollfd], longest: Duration) -> usize {
+    for wait in &mut *waits {
+        wait.revents = 0;
+    }
+    let timeout =
+        libc::timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
+    // SAFETY: the kernel reads and writes the entries of the slice, whose length is given, and reads the time.
+    let ready = unsafe {
+        libc::ppoll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, &raw const timeout, std::ptr::null())
+    };
+    usize::try_from(ready).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, os::fd::AsRawFd};
+
+    use super::*;
+
+    const ADAPTIVE: IdlePolicy = IdlePolicy::Adaptive { empty_polls: 1 };
+
+    #[test]
+    fn a_dead_descriptor_does_not_hide_a_living_one() {
+        let (dead, writer) = std::io::pipe().unwrap();
+        drop(writer); // Always ready, with POLLHUP.
+        let (alive, mut writer) = std::io::pipe().unwrap();
+        let mut idler = Idler::new(ADAPTIVE, &[dead.as_raw_fd(), alive.as_raw_fd()], false);
+        idler.longest = Duration::from_secs(10);
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            writer.write_all(b"x").unwrap();
+            writer
+        });
+        idler.sleep();
+        assert!(idler.waits[1].revents & libc::POLLIN != 0, "the sleep did not end for what came");
+        assert_eq!(idler.waits[0].fd, dead.as_raw_fd(), "the next sleep asks again");
+        late.join().unwrap();
+    }
+
+    #[test]
+    fn a_queue_that_can_not_be_waited_on_shortens_the_sleep() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let longest = |has_unwaited| Idler::new(ADAPTIVE, &[reader.as_raw_fd()], has_unwaited).longest;
+        assert_eq!([longest(true), longest(false)], [UNWAITED_SLEEP, LONGEST_SLEEP]);
     }
 }

@@ -11,7 +11,9 @@ use std::{
 
 use sheafio_mempool::{Mempool, PoolCache, sync::add};
 
-use crate::{CoreError, IdlePolicy, LcoreCounters, LcoreTotals, Stop, cpus, cycles, idle::Idler};
+use crate::{
+    CoreError, IdlePolicy, LcoreCounters, LcoreTotals, Queue, QueueCounters, Stop, cpus, cycles, idle::Idler,
+};
 
 /// How many polls go by between two looks at the clock; a look costs as much as a small burst.
 const POLLS_A_CLOCK: u32 = 256;
@@ -22,6 +24,8 @@ pub struct Lcore {
     cpu: u32,
     idle: IdlePolicy,
     fds: Vec<RawFd>,
+    served: Vec<Arc<QueueCounters>>,
+    has_unwaited: bool,
     duration: Option<Duration>,
     packets: Option<u64>,
     stop: Option<Stop>,
@@ -48,6 +52,8 @@ impl Lcore {
             cpu,
             idle: IdlePolicy::Spin,
             fds: Vec::new(),
+            served: Vec::new(),
+            has_unwaited: false,
             duration: None,
             packets: None,
             stop: None,
@@ -62,7 +68,22 @@ impl Lcore {
         self
     }
 
-    /// Adds a descriptor that an adaptive lcore waits on; see [`Queue::wait_fd`](crate::Queue::wait_fd).
+    /// Tells of the queues that the loop will poll, all of them. An adaptive lcore waits on those that can be waited
+    /// on, and sleeps shorter if there are others. Once the devices of all are gone ([`Queue::is_gone`]), it sleeps
+    /// after every poll that finds nothing, whatever its policy.
+    #[must_use]
+    pub fn serves<'a>(mut self, queues: impl IntoIterator<Item = &'a dyn Queue>) -> Self {
+        for queue in queues {
+            match queue.wait_fd() {
+                Some(fd) => self.fds.push(fd),
+                None => self.has_unwaited = true,
+            }
+            self.served.push(queue.counters().clone());
+        }
+        self
+    }
+
+    /// Adds a descriptor of another kind that an adaptive lcore waits on.
     #[must_use]
     pub fn wait_on(mut self, fds: impl IntoIterator<Item = RawFd>) -> Self {
         self.fds.extend(fds);
@@ -125,7 +146,8 @@ impl Lcore {
         // A time beyond what the clock can tell never comes.
         let end = self.duration.and_then(|duration| Instant::now().checked_add(duration));
         let limit = self.packets.unwrap_or(u64::MAX);
-        let mut idler = Idler::new(self.idle, &self.fds);
+        let mut idler = Idler::new(self.idle, &self.fds, self.has_unwaited);
+        let mut rests = false;
         let counters = &*self.counters;
         let mut packets = 0;
         let mut polls_to_clock = 1; // The first poll is followed by a look: a duration of 0 is one poll.
@@ -157,18 +179,27 @@ impl Lcore {
                 if end.is_some_and(|end| Instant::now() >= end) {
                     break;
                 }
+                if !rests && are_gone(&self.served) {
+                    rests = true;
+                    idler.rest();
+                }
             }
         }
         Ok(LcoreReport { cpu: self.cpu, totals: counters.totals() })
     }
 }
 
+/// Whether there are queues, and all of them have lost their devices.
+fn are_gone(served: &[Arc<QueueCounters>]) -> bool {
+    !served.is_empty() && served.iter().all(|queue| queue.is_gone())
+}
+
 #[cfg(test)]
 mod tests {
-    use sheafio_mempool::Hugepages;
+    use sheafio_mempool::{Burst, Hugepages};
 
     use super::*;
-    use crate::allowed_cpus;
+    use crate::{Closed, allowed_cpus};
 
     fn lcore() -> Lcore {
         Lcore::pin(allowed_cpus().0[0]).unwrap().stop_on(Stop::new())
@@ -244,5 +275,49 @@ mod tests {
         let report =
             lcore().idle(IdlePolicy::Adaptive { empty_polls: 1 }).packets(1).run(pool(), poll).unwrap();
         assert_eq!((report.totals.polls, report.totals.sleeps), (100, 0));
+    }
+
+    /// A queue of which only the device's end matters.
+    #[derive(Default)]
+    struct Device(Arc<QueueCounters>);
+
+    impl Queue for Device {
+        fn rx_burst(&mut self, _: &mut PoolCache, _: &mut Burst) -> usize {
+            0
+        }
+
+        fn tx_burst(&mut self, _: &mut PoolCache, _: &mut Burst) -> usize {
+            0
+        }
+
+        fn counters(&self) -> &Arc<QueueCounters> {
+            &self.0
+        }
+
+        fn close(&mut self, _: &mut PoolCache) -> Closed {
+            Closed::default()
+        }
+    }
+
+    /// Polls on until both devices are gone, then sleeps, also with the policy that never does.
+    #[test]
+    fn a_lcore_whose_devices_are_all_gone_rests() {
+        let devices = [Device::default(), Device::default()];
+        let [one, other] = [devices[0].0.clone(), devices[1].0.clone()];
+        // The loop looks at poll 1 and after every so many: here at 1025.
+        let end = 4 * u64::from(POLLS_A_CLOCK) + 6;
+        let mut polls = 0;
+        let poll = |_: &mut PoolCache| {
+            polls += 1;
+            match polls {
+                1 => one.set_gone(),
+                1000 => other.set_gone(),
+                _ => {}
+            }
+            usize::from(polls == end)
+        };
+        let lcore = lcore().serves(devices.iter().map(|device| device as &dyn Queue)).packets(1);
+        let totals = lcore.run(pool(), poll).unwrap().totals;
+        assert_eq!((totals.polls, totals.sleeps), (end, 4));
     }
 }

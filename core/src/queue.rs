@@ -29,6 +29,13 @@ pub trait Queue: Send {
         None
     }
 
+    /// Whether the queue's device is gone for good: it receives nothing any more, and what is sent is freed and
+    /// counted as [`DropReason::DeviceGone`]. It is known from the first system call for the queue that fails, or as
+    /// soon as the control plane has seen it. Soft queues have no device to lose.
+    fn is_gone(&self) -> bool {
+        self.counters().is_gone()
+    }
+
     /// Stops receiving, sends what is queued within a bounded time, and gives every frame back that
     /// the device has let go of. The queue receives and sends nothing afterwards; closing it again
     /// does nothing. Dropping a queue closes it too.
@@ -74,6 +81,10 @@ impl<Q: Queue + ?Sized> Queue for Box<Q> {
 
     fn wait_fd(&self) -> Option<RawFd> {
         (**self).wait_fd()
+    }
+
+    fn is_gone(&self) -> bool {
+        (**self).is_gone()
     }
 
     fn close(&mut self, cache: &mut PoolCache) -> Closed {
