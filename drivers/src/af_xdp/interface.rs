@@ -11,7 +11,7 @@ use std::{
 
 use sheafio_mempool::Geometry;
 
-use super::{cause, process::Process};
+use super::{altname, cause, process::Process};
 use crate::DriverError;
 
 /// `ETHTOOL_GCHANNELS` and `struct ethtool_channels` (linux/ethtool.h).
@@ -67,9 +67,7 @@ impl Interface {
     /// Looks an interface up by its name or an alternative name.
     pub(crate) fn lookup(asked: &str) -> Result<Self, DriverError> {
         let missing = || DriverError::NoInterface { interface: asked.to_owned(), present: present() };
-        let c_name = CString::new(asked).map_err(|_| missing())?;
-        // SAFETY: the name is a C string.
-        let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
+        let index = index_of(asked).ok_or_else(missing)?;
         let name = name_of(index).ok_or_else(missing)?;
         let call = |source: io::Error| DriverError::Call {
             interface: name.clone(),
@@ -111,6 +109,19 @@ impl Interface {
             largest,
             mtu_possible: possible.saturating_sub(ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES),
         })
+    }
+}
+
+/// The index of an interface, by its name or an alternative name.
+fn index_of(name: &str) -> Option<u32> {
+    if name.len() >= libc::IFNAMSIZ {
+        return altname::index_of(name);
+    }
+    let c_name = CString::new(name).ok()?;
+    // SAFETY: the name is a C string.
+    match unsafe { libc::if_nametoindex(c_name.as_ptr()) } {
+        0 => None,
+        index => Some(index),
     }
 }
 

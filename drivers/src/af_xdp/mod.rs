@@ -10,6 +10,7 @@
 //! `queue` are the data path. `rights` tells which capabilities are missing, and gives them up.
 //! When a step fails, `process`, `driver` and `owner` look for the cause, and `cause` has the words.
 
+mod altname;
 mod busy_poll;
 mod cause;
 mod config;
