@@ -49,6 +49,25 @@ fn every_mode_runs_over_sim_ports_and_conserves_frames() {
 }
 
 #[test]
+fn a_run_ends_when_all_devices_are_gone_and_not_before() {
+    let run = |other: &str| {
+        let args =
+            ["fwd", "--json", "--hugepages", "off", "--duration", "2s", "-p", "sim:0,remove_at=100", "-p"];
+        let output = run_sheafio(&[&args[..], &[other]].concat());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        let last: Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+        assert_eq!((&last["final"], &last["conserved"]), (&true.into(), &true.into()));
+        let line = "warning: sim:0: the device of queue 0 is gone: it was removed\n";
+        assert_eq!(stderr.matches(line).count(), 1, "{stderr}");
+        (output.status.code(), stderr.contains("the devices of all ports are gone: this ends the run"))
+    };
+    assert_eq!(run("sim:1,remove_at=500"), (Some(1), true));
+    assert_eq!(run("sim:1"), (Some(0), false));
+    assert_eq!(run("null:0"), (Some(0), false));
+}
+
+#[test]
 fn the_packet_limit_is_exact_and_shared_among_the_lcores() {
     for packets in [1, 31, 100, 4097] {
         let last = fwd(&["-p", "null:0", "-p", "null:1", "--packets", &packets.to_string()]).pop().unwrap();

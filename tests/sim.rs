@@ -225,15 +225,22 @@ fn a_device_that_vanishes_costs_no_frames() {
     for seed in 0..20 {
         let pool = pool(1024);
         let faults = Faults { late: true, ..Faults::default() };
-        let config = Config { seed, remove_at: Some(seed * 37), faults, ..Config::default() };
+        let config = Config { seed, remove_at: Some(seed * 37), ring: 256, faults, ..Config::default() };
         let (mut queue, wire) = open(pool, &config);
-        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
-        for _ in 0..1000 {
-            queue.rx_burst(&mut cache, &mut burst);
-            cache.alloc_packets(&mut burst, 32, 60);
-            queue.tx_or_drop(&mut cache, &mut burst);
-        }
-        assert!(wire.lock().unwrap().is_removed);
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::with_limit(64));
+        let mut polls = |count| {
+            for _ in 0..count {
+                queue.rx_burst(&mut cache, &mut burst);
+                // More than one kick sends, so that some wait when the device goes.
+                cache.alloc_packets(&mut burst, 64, 60);
+                queue.tx_or_drop(&mut cache, &mut burst);
+            }
+            (queue.is_gone(), wire.lock().unwrap().statistics.system_calls)
+        };
+        // 1 to 32 packets arrive in a poll.
+        let (is_gone, system_calls) = polls(1000);
+        assert!(is_gone && wire.lock().unwrap().is_removed);
+        assert_eq!(polls(1000), (true, system_calls), "a device that is gone costs system calls");
         let totals = queue.counters().totals();
         assert_eq!(totals.rx_packets, seed * 37);
         assert!(totals.drops(DropReason::DeviceGone) > 10_000);

@@ -108,7 +108,8 @@ Keys of a PORT, with their defaults:
                       remove_at=N (packets, then the device vanishes),
                       faults=none|all|wakeup+late+reorder+full
 
-Exit code: 0; 1 if frames were lost in the end; 2 if it could not start.
+Exit code: 0; 1 if frames were lost in the end, or the devices of all ports are gone, which ends the run;
+2 if it could not start.
 
 With --json, one object a second and a last one with \"final\": true:
   t_s               seconds since the start

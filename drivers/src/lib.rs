@@ -40,5 +40,5 @@ pub mod spsc;
 
 pub use af_xdp::{Right, drop_rights};
 pub use error::DriverError;
-pub use port::{Control, Port};
+pub use port::{Change, Control, Port};
 pub use spec::{PortSpec, Ports};

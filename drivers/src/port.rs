@@ -48,10 +48,24 @@ pub trait Control: Send {
         &[]
     }
 
-    /// What keeps the port from working, in a few words; `None` while nothing does.
-    fn trouble(&self) -> Option<&'static str> {
-        None
+    /// Looks for what has happened to the port since it was asked last; each thing is told once when it begins and
+    /// once when it ends. A queue whose device is gone is marked so ([`sheafio_core::Queue::is_gone`]). Meant to be
+    /// called a few times a second.
+    fn changes(&mut self) -> Vec<Change> {
+        Vec::new()
     }
+}
+
+/// What happened to a port while it was open. The texts say what is the matter, what follows from it and what mends
+/// it; they do not name the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Something keeps the port from working as it should.
+    Trouble(String),
+    /// What did so is over.
+    Mended(String),
+    /// The port has this name now.
+    Renamed(String),
 }
 
 /// Takes a queue out of a port, for the lcore that will own it.

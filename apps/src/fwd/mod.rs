@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Queue, Stop};
+use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Stop};
 use sheafio_drivers::{Ports, drop_rights};
 use sheafio_mempool::Mempool;
 
@@ -40,10 +40,13 @@ use crate::{Error, cli::FwdArgs, size};
 
 /// How often the control plane looks whether the lcores still run.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// How often it looks what has become of the devices; each look takes a few system calls a port.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// How often it prints.
 const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs until it is told to stop. `Ok(true)` if every frame came home.
+/// Runs until it is told to stop, or every port has lost its device. `Ok(true)` if that is not why it ended and every
+/// frame came home.
 pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let stop = Stop::on_signals()?;
     plan::check(&args)?;
@@ -75,7 +78,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     drop_rights(&keep)?;
 
     let mut watch = Watch::new(pool, &mut opened);
-    let mut printer = Printer::new(args.json);
+    let printer = Printer::new(args.json);
     size.warnings.iter().chain(pool.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
     opened.iter().flat_map(|port| &port.warnings).for_each(|warning| eprintln!("warning: {warning}"));
     if printer.start(&args, pool, &opened, &cpus).is_err() {
@@ -85,9 +88,19 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let plan = Plan::new(&mut opened, args.mode, &cpus);
     let lcores = start(plan, &args, pool, &stop, &mut watch);
     let start = Instant::now();
-    let mut next_print = start + PRINT_INTERVAL;
+    let (mut next_look, mut next_print) = (start, start + PRINT_INTERVAL);
+    let mut has_lost_all = false;
     while lcores.iter().any(|lcore| !lcore.is_finished()) {
         thread::sleep(WATCH_INTERVAL);
+        if Instant::now() >= next_look && !stop.is_raised() {
+            next_look = Instant::now() + LOOK_INTERVAL;
+            watch.changes().iter().for_each(|(port, change)| Printer::tell(port, change));
+            has_lost_all = watch.has_lost_all();
+            if has_lost_all {
+                eprintln!("sheafio: the devices of all ports are gone: this ends the run");
+                stop.raise();
+            }
+        }
         if Instant::now() >= next_print && !stop.is_raised() {
             next_print += PRINT_INTERVAL;
             if printer.print(&watch.look()).is_err() {
@@ -111,7 +124,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
         eprintln!("sheafio: --report: the run is over, but its report could not be written: {error}");
         return Ok(false);
     }
-    Ok(ending.conserved)
+    Ok(ending.conserved && !has_lost_all)
 }
 
 /// A started lcore; it tells what became of the frames that its queues held.
@@ -152,7 +165,7 @@ impl Drop for RaiseWhenDropped {
 
 /// The life of an lcore: poll, then close its queues.
 fn poll(mut lcore: Lcore, mut forwarder: Forwarder, pool: &'static Mempool) -> Result<Closed, CoreError> {
-    lcore = lcore.wait_on(forwarder.queues().filter_map(Queue::wait_fd));
+    lcore = lcore.serves(forwarder.queues());
     let mut cache = pool.cache()?;
     lcore.run_with(&mut cache, |cache| forwarder.poll(cache))?;
     let mut closed = Closed::default();

@@ -7,7 +7,7 @@ use std::{
 
 use serde::Serialize;
 use sheafio_core::{Closed, CpuList, DropReason};
-use sheafio_drivers::{Port, af_xdp::Verdict};
+use sheafio_drivers::{Change, Port, af_xdp::Verdict};
 use sheafio_mempool::{Mempool, Pages};
 
 use super::watch::{View, Watch};
@@ -82,13 +82,11 @@ fn some(frames: &[sheafio_mempool::FrameIndex]) -> String {
 /// Prints for people or for programs.
 pub(crate) struct Printer {
     json: bool,
-    /// What each port was in trouble with when it was last told.
-    told: Vec<Option<&'static str>>,
 }
 
 impl Printer {
     pub(crate) fn new(json: bool) -> Self {
-        Self { json, told: Vec::new() }
+        Self { json }
     }
 
     /// Says what was opened, for people.
@@ -119,25 +117,24 @@ impl Printer {
         Ok(())
     }
 
-    /// Prints a moment; trouble of a port once, when it begins and when it ends.
-    pub(crate) fn print(&mut self, view: &View) -> io::Result<()> {
-        self.told.resize(view.ports.len(), None);
-        for (port, told) in view.ports.iter().zip(&mut self.told) {
-            match (port.trouble, std::mem::replace(told, port.trouble)) {
-                (Some(trouble), before) if before != Some(trouble) => {
-                    eprintln!("warning: {}: {trouble}", port.name);
-                }
-                (None, Some(_)) => eprintln!("{}: works again", port.name),
-                _ => {}
-            }
+    /// Tells of a change, a line each.
+    pub(crate) fn tell(port: &str, change: &Change) {
+        match change {
+            Change::Trouble(what) => eprintln!("warning: {port}: {what}"),
+            Change::Mended(what) => eprintln!("{port}: {what}"),
+            Change::Renamed(name) => eprintln!("{port}: the interface has a new name: {name}"),
         }
+    }
+
+    /// Prints a moment.
+    pub(crate) fn print(&self, view: &View) -> io::Result<()> {
         let text =
             if self.json { serde_json::to_string(view).map_err(io::Error::other)? } else { table(view) };
         writeln!(io::stdout(), "{text}")
     }
 
     /// Prints the whole run and how it ended.
-    pub(crate) fn end(&mut self, view: &View, ending: &Ending) -> io::Result<()> {
+    pub(crate) fn end(&self, view: &View, ending: &Ending) -> io::Result<()> {
         if let Some(whereabouts) = &ending.whereabouts {
             eprintln!("sheafio: frames were lost: {whereabouts}");
         }
@@ -287,7 +284,6 @@ mod tests {
                 program: Some(Map::from_iter([("redirected".to_owned(), 1.into())])),
                 rx_bps: 0.0,
                 tx_bps: 0.0,
-                trouble: None,
             }],
             lcores: vec![LcoreView { cpu: 1, busy: 0.5, cycles_per_packet: 0.0 }],
             pool: PoolView {

@@ -10,7 +10,7 @@ use std::{
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sheafio_core::{DropReason, LcoreCounters, LcoreTotals, QueueCounters, QueueTotals};
-use sheafio_drivers::{Control, Port};
+use sheafio_drivers::{Change, Control, Port};
 use sheafio_mempool::{CacheCensus, Mempool, PoolCounts};
 
 /// What is watched, and what was seen last.
@@ -62,8 +62,6 @@ pub(super) struct PortView {
     pub(super) rx_bps: f64,
     #[serde(skip)]
     pub(super) tx_bps: f64,
-    #[serde(skip)]
-    pub(super) trouble: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -118,6 +116,27 @@ impl Watch {
     /// Watches an lcore too.
     pub(crate) fn add_lcore(&mut self, cpu: u32, counters: Arc<LcoreCounters>) {
         self.lcores.push(WatchedLcore { cpu, counters, last: LcoreTotals::default() });
+    }
+
+    /// What has happened to the ports since this was asked last, with the names that they had before. It costs some
+    /// system calls a port.
+    pub(crate) fn changes(&mut self) -> Vec<(String, Change)> {
+        let mut all = Vec::new();
+        for port in &mut self.ports {
+            for change in port.control.changes() {
+                let before = port.name.clone();
+                if let Change::Renamed(name) = &change {
+                    port.name.clone_from(name);
+                }
+                all.push((before, change));
+            }
+        }
+        all
+    }
+
+    /// Whether every port has lost its device, so that there is nothing to wait for.
+    pub(crate) fn has_lost_all(&self) -> bool {
+        self.ports.iter().flat_map(|port| &port.queues).all(|queue| queue.is_gone())
     }
 
     /// The moment, with rates since the last look.
@@ -227,7 +246,6 @@ impl WatchedPort {
             program,
             rx_bps: wire_bits(rx_pps, rate(totals.rx_bytes, last.rx_bytes)),
             tx_bps: wire_bits(tx_pps, rate(totals.tx_bytes, last.tx_bytes)),
-            trouble: self.control.trouble(),
         }
     }
 }

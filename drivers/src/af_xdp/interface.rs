@@ -48,6 +48,61 @@ const _: () = assert!(size_of::<EthtoolDriver>() == 196);
 /// Bytes before the payload that the MTU does not count (IEEE 802.3), without a VLAN tag.
 pub(super) const ETHERNET_HEADER_BYTES: u32 = 14;
 
+/// An interface that is looked at again and again, by its index, in the network namespace in which it was opened.
+pub(super) struct Sight {
+    control: OwnedFd,
+    index: u32,
+}
+
+/// What one look finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    /// Its name now.
+    pub(super) name: String,
+    pub(super) mtu: u32,
+    /// Active RX queues.
+    pub(super) rx_queues: u32,
+    pub(super) is_up: bool,
+    /// The driver says that the link works; it can say so only while it is up.
+    pub(super) has_carrier: bool,
+}
+
+impl Sight {
+    pub(super) fn of(interface: &Interface) -> Result<Self, DriverError> {
+        let control = control_socket().map_err(|source| DriverError::Call {
+            interface: interface.name.clone(),
+            queue: 0,
+            call: "opening a socket to ask for the interface's state",
+            remedy: cause::of_call(source.raw_os_error(), &Process::look()),
+            source,
+        })?;
+        Ok(Self { control, index: interface.index })
+    }
+
+    /// How it is now. `None` if there is no interface of that index, or it gets another name at this moment.
+    pub(super) fn look(&self) -> Option<State> {
+        let name = self.name()?;
+        let ask = |request| interface_ioctl(&self.control, &name, request, |_| ());
+        // SAFETY: each ioctl fills in the union member that is read here.
+        let (mtu, flags) = unsafe {
+            let mtu = ask(libc::SIOCGIFMTU).ok()?.ifr_ifru.ifru_mtu;
+            (mtu as u32, i32::from(ask(libc::SIOCGIFFLAGS).ok()?.ifr_ifru.ifru_flags))
+        };
+        let rx_queues = channels(&self.control, &name).unwrap_or_else(|| queues_in_sysfs(&name));
+        let (is_up, has_carrier) = (flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0);
+        // Where the name has changed meanwhile, some answers may be missing or another interface's.
+        (self.name()? == name).then_some(State { name, mtu, rx_queues, is_up, has_carrier })
+    }
+
+    fn name(&self) -> Option<String> {
+        let index = self.index as i32;
+        let set = |ask: &mut libc::ifreq| ask.ifr_ifru.ifru_ifindex = index;
+        let found = interface_ioctl(&self.control, "", libc::SIOCGIFNAME, set).ok()?;
+        // SAFETY: the ioctl has written a C string there, which fits with its end.
+        Some(unsafe { CStr::from_ptr(found.ifr_name.as_ptr()) }.to_string_lossy().into_owned())
+    }
+}
+
 /// A network interface, as looked up once.
 #[derive(Clone, Debug)]
 pub(crate) struct Interface {
@@ -125,8 +180,8 @@ fn index_of(name: &str) -> Option<u32> {
     }
 }
 
-/// The current name of an interface; `None` when it is gone.
-pub(crate) fn name_of(index: u32) -> Option<String> {
+/// The current name of an interface; `None` when there is none of that index.
+fn name_of(index: u32) -> Option<String> {
     let mut buffer = [0; libc::IF_NAMESIZE];
     // SAFETY: the buffer has the size that the call asks for.
     let found = unsafe { libc::if_indextoname(index, buffer.as_mut_ptr()) };

@@ -4,12 +4,12 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, RawFd},
     sync::Arc,
+    time::Instant,
 };
 
 use sheafio_core::{DropReason, QueueCounters};
 
 use super::{
-    interface::name_of,
     program::Attachment,
     queue::{Kernel, Offloads, Wake},
     socket::Socket,
@@ -22,8 +22,8 @@ pub struct LinuxKernel {
     socket: Option<Arc<Socket>>,
     attachment: Arc<Attachment>,
     queue: u32,
-    interface: u32,
     metadata_key: Option<u64>,
+    start: Instant,
 }
 
 impl LinuxKernel {
@@ -32,26 +32,25 @@ impl LinuxKernel {
         socket: Arc<Socket>,
         attachment: Arc<Attachment>,
         queue: u32,
-        interface: u32,
         metadata_key: Option<u64>,
     ) -> Self {
-        Self { socket: Some(socket), attachment, queue, interface, metadata_key }
+        Self { socket: Some(socket), attachment, queue, metadata_key, start: Instant::now() }
     }
 }
 
 impl Kernel for LinuxKernel {
     #[inline]
     fn wake_rx(&mut self) -> Wake {
-        self.socket
-            .as_ref()
-            .map_or(Wake::Gone, |socket| outcome(sys::wake_rx(socket.as_fd()), self.interface))
+        self.socket.as_ref().map_or(Wake::Gone, |socket| outcome(sys::wake_rx(socket.as_fd()), socket))
     }
 
     #[inline]
     fn kick_tx(&mut self) -> Wake {
-        self.socket
-            .as_ref()
-            .map_or(Wake::Gone, |socket| outcome(sys::kick_tx(socket.as_fd()), self.interface))
+        self.socket.as_ref().map_or(Wake::Gone, |socket| outcome(sys::kick_tx(socket.as_fd()), socket))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
     }
 
     fn sends_all_for_one_kick(&self) -> bool {
@@ -104,11 +103,11 @@ impl Kernel for LinuxKernel {
 }
 
 /// What the result of a wake-up or kick means (net/xdp/xsk.c: xsk_sendmsg, xsk_recvmsg, xsk_generic_xmit).
-fn outcome(result: io::Result<()>, interface: u32) -> Wake {
+fn outcome(result: io::Result<()>, socket: &Socket) -> Wake {
     let Err(error) = result else { return Wake::Done };
     match error.raw_os_error() {
         // ENXIO: the socket was unbound because its device is gone; or the driver resets the queue.
-        Some(libc::ENXIO | libc::ENODEV) if name_of(interface).is_none() => Wake::Gone,
+        Some(libc::ENXIO | libc::ENODEV) if socket.is_unbound() => Wake::Gone,
         // ENETDOWN: the link is down, and may come back. ENOBUFS, ENOMEM: out of socket buffers.
         Some(libc::ENXIO | libc::ENODEV | libc::ENETDOWN | libc::ENOBUFS | libc::ENOMEM) => Wake::Later,
         // EAGAIN: sent its 32 and has more, or the completion ring is full. EBUSY: the driver is at it.

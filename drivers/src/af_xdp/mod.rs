@@ -6,9 +6,10 @@
 //!
 //! What lies where: `config` says what can be asked, `open` makes a port of it: `interface` looks the device up,
 //! `program` loads and attaches, `other` tells what else is attached, `steer` says which packets are ours, `verdict`
-//! what became of them, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks, `rings` and
-//! `queue` are the data path. `rights` tells which capabilities are missing, and gives them up.
-//! When a step fails, `process`, `driver` and `owner` look for the cause, and `cause` has the words.
+//! what became of them, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks, `life` looks
+//! for what becomes of the device, `rings` and `queue` are the data path. `rights` tells which capabilities are
+//! missing, and gives them up. When a step fails, `process`, `driver` and `owner` look for the cause, and `cause` has
+//! the words.
 
 mod altname;
 mod busy_poll;
@@ -17,6 +18,7 @@ mod config;
 mod driver;
 mod interface;
 mod kernel;
+mod life;
 mod open;
 mod other;
 mod owner;
@@ -32,9 +34,7 @@ mod sys;
 mod umem;
 mod verdict;
 
-use std::sync::{Arc, Weak};
-
-use sheafio_core::{Queue, QueueCounters, interface_numa_node};
+use sheafio_core::{Queue, interface_numa_node};
 
 pub(crate) use self::open::cache_of;
 pub use self::{
@@ -46,11 +46,8 @@ pub use self::{
     steer::{Rule, Steer, Steering},
     verdict::{Verdict, VerdictCounts},
 };
-use self::{interface::Interface, kernel::LinuxKernel, program::Attachment, queue::XskQueue, socket::Socket};
-use crate::{
-    DriverError,
-    port::{Control, take_queue},
-};
+use self::{interface::Interface, kernel::LinuxKernel, life::Life, queue::XskQueue};
+use crate::{DriverError, port::take_queue};
 
 /// A queue of an AF_XDP port.
 pub type AfXdpQueue = XskQueue<LinuxKernel>;
@@ -62,8 +59,7 @@ pub struct AfXdpPort {
     zero_copy: bool,
     warnings: Vec<String>,
     queues: Vec<Option<AfXdpQueue>>,
-    statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
-    attachment: Weak<Attachment>,
+    life: Life,
     steer: Steer,
 }
 
@@ -129,47 +125,7 @@ impl AfXdpPort {
                 .flatten()
                 .map(|queue| Box::new(queue) as Box<dyn Queue>)
                 .collect(),
-            control: Box::new(AfXdpControl {
-                index: self.interface.index,
-                statistics: self.statistics,
-                attachment: self.attachment,
-                steer: self.steer,
-            }),
+            control: Box::new(self.life),
         }
-    }
-}
-
-/// The control plane's access to a port whose queues are with their lcores.
-struct AfXdpControl {
-    index: u32,
-    statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
-    attachment: Weak<Attachment>,
-    steer: Steer,
-}
-
-impl Control for AfXdpControl {
-    fn refresh(&self) {
-        for (socket, counters) in &self.statistics {
-            if let Some(socket) = socket.upgrade() {
-                kernel::count_drops(&socket, counters);
-            }
-        }
-    }
-
-    fn steer_handle(&self) -> Option<&Steer> {
-        Some(&self.steer)
-    }
-
-    fn rights_to_close(&self) -> &'static [Right] {
-        let has_changed = self.attachment.upgrade().is_some_and(|attachment| attachment.has_changed_device());
-        if has_changed { &[Right::NetAdmin] } else { &[] }
-    }
-
-    fn trouble(&self) -> Option<&'static str> {
-        if interface::name_of(self.index).is_none() {
-            return Some("the device is gone");
-        }
-        let taken_off = self.attachment.upgrade().is_some_and(|attachment| attachment.was_taken_off());
-        taken_off.then_some("another program took our XDP program off: no packets come any more")
     }
 }

@@ -19,6 +19,7 @@ use super::{
     driver::{has_zero_copy, zero_copy_frames},
     interface::{ETHERNET_HEADER_BYTES, Interface},
     kernel::LinuxKernel,
+    life::Life,
     other::Other,
     process::Process,
     program::{Attachment, Program, Variant},
@@ -75,7 +76,10 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
     };
     let Serving { queues, statistics, attachment, zero_copy, steer } = serving;
     let queues = queues.into_iter().map(Some).collect();
-    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, statistics, attachment, steer })
+    let frame_bytes = pool.geometry().data_bytes();
+    let life =
+        Life::new(&interface, config.queues.clone(), frame_bytes, statistics, attachment, steer.clone())?;
+    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, life, steer })
 }
 
 /// Queues that get packets.
@@ -147,8 +151,7 @@ fn serve(
     for (nth, (&number, (socket, rings))) in (0..).zip(numbers.iter().zip(sockets)) {
         let mut cache = cache_of(pool, &config.cpus, nth)?;
         let weak = Arc::downgrade(&socket);
-        let kernel =
-            LinuxKernel::new(socket, attachment.clone(), number, interface.index, program.metadata_key());
+        let kernel = LinuxKernel::new(socket, attachment.clone(), number, program.metadata_key());
         let mut queue = XskQueue::new(pool, rings, kernel, fill);
         queue.fill_up(&mut cache);
         statistics.push((weak, queue.counters().clone()));
@@ -244,26 +247,28 @@ fn warnings_of(interface: &Interface, config: &Config) -> Vec<String> {
             ),
         });
     }
-    if let Some(rest) =
-        QueueSet::of((0..interface.rx_queues).filter(|queue| !queues.numbers().contains(queue)))
-    {
-        let (all, opened, last) = (interface.rx_queues, queues.len(), queues.last());
-        let fewer = if last + 1 == opened {
-            format!(
-                "ethtool -L {name} combined {opened} (veth: rx {opened} tx {opened}), or ethtool -X {name} equal {opened}"
-            )
-        } else {
-            format!("ethtool -N {name} flow-type tcp4 dst-port PORT action {last}")
-        };
-        warnings.push(format!(
-            "{name}: it has {all} RX queues, and {rest} of them is not opened: packets that it puts there go to the \
-             kernel. Open all: queues={all}; or let it use the opened ones: {fewer}"
-        ));
-    }
+    warnings.extend(not_opened(name, interface.rx_queues, queues).map(|text| format!("{name}: {text}")));
     if !interface.is_up {
         warnings.push(format!("{name}: the link is down; packets come after: ip link set dev {name} up"));
     }
     warnings
+}
+
+/// What becomes of the packets of queues that are not opened, if there are any, of an interface that has `all`.
+pub(super) fn not_opened(name: &str, all: u32, queues: &QueueSet) -> Option<String> {
+    let rest = QueueSet::of((0..all).filter(|queue| !queues.numbers().contains(queue)))?;
+    let (opened, last) = (queues.len(), queues.last());
+    let fewer = if last + 1 == opened {
+        format!(
+            "ethtool -L {name} combined {opened} (veth: rx {opened} tx {opened}), or ethtool -X {name} equal {opened}"
+        )
+    } else {
+        format!("ethtool -N {name} flow-type tcp4 dst-port PORT action {last}")
+    };
+    Some(format!(
+        "it has {all} RX queues, and {rest} of them is not opened: packets that it puts there go to the kernel. Open \
+         all: queues={all}; or let it use the opened ones: {fewer}"
+    ))
 }
 
 /// What becomes of packets that one frame can't hold, where packets in several frames are not possible.

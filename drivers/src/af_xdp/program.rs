@@ -289,6 +289,13 @@ impl Attachment {
     }
 }
 
+impl Attachment {
+    /// Takes the program off, for a device that is ours no more.
+    pub(super) fn take_off(&self) {
+        self.state.lock().expect("no panic under this lock").take_off();
+    }
+}
+
 impl Drop for Attachment {
     fn drop(&mut self) {
         self.state.get_mut().expect("no panic under this lock").take_off();

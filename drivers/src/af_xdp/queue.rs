@@ -53,6 +53,8 @@ pub trait Kernel: Send {
     fn tick(&mut self, _to_receive: bool) -> bool {
         true
     }
+    /// The time since some moment in nanoseconds, for how long the kernel is left alone after [`Wake::Later`].
+    fn now_ns(&self) -> u64;
     /// Whether one kick sends all that is queued. Otherwise it sends 32 packets, and there is nothing
     /// to gain by waiting for more.
     fn sends_all_for_one_kick(&self) -> bool;
@@ -91,8 +93,9 @@ const RECLAIM_BATCH: usize = 128;
 const KICK_BATCH: u32 = 128;
 /// How many calls of `rx_burst` and `tx_burst` may go by meanwhile.
 const POSTPONE_CALLS: u32 = 8;
-/// Polls without a kick after the kernel said [`Wake::Later`].
-const BACKOFF_POLLS: u32 = 100;
+/// How long the kernel is left alone after it said [`Wake::Later`], in nanoseconds. Not a number of polls: an lcore
+/// that sleeps between them would leave a link that is up again unused for as long.
+const BACKOFF_NS: u64 = 1_000_000;
 /// One AF_XDP queue.
 pub struct XskQueue<K: Kernel> {
     // Hot.
@@ -120,9 +123,9 @@ pub struct XskQueue<K: Kernel> {
     /// What a descriptor's word has of a packet that continues, while the rest of one is still to come whose
     /// beginning was dropped; else 0.
     rest_to_drop: u64,
-    /// Kicks, and wake-ups, that are left out after the kernel said [`Wake::Later`].
-    kick_backoff: u32,
-    wake_backoff: u32,
+    /// When kicks, and wake-ups, go on after the kernel said [`Wake::Later`]; else 0.
+    kick_again_ns: u64,
+    wake_again_ns: u64,
     /// Frames whose descriptors could not be trusted.
     lost: u32,
     requests: Requests,
@@ -155,8 +158,8 @@ impl<K: Kernel> XskQueue<K> {
             postpone: 0,
             gone: false,
             rest_to_drop: 0,
-            kick_backoff: 0,
-            wake_backoff: 0,
+            kick_again_ns: 0,
+            wake_again_ns: 0,
             pool,
             lost: 0,
             requests: Requests::new(),
@@ -311,17 +314,22 @@ impl<K: Kernel> XskQueue<K> {
     /// Wakes the kernel if it waits for frames in the fill ring.
     #[inline(always)]
     fn wake(&mut self) {
-        if !self.fill.needs_wakeup() || self.gone {
+        if self.fill.needs_wakeup() && !self.gone {
+            self.wake_kernel();
+        }
+    }
+
+    /// Out of line, as what follows costs a system call.
+    #[inline(never)]
+    fn wake_kernel(&mut self) {
+        if self.wake_again_ns > 0 && self.kernel.now_ns() < self.wake_again_ns {
             return;
         }
-        if self.wake_backoff > 0 {
-            self.wake_backoff -= 1;
-            return;
-        }
+        self.wake_again_ns = 0;
         match self.kernel.wake_rx() {
             Wake::Done => {}
-            Wake::Later => self.wake_backoff = BACKOFF_POLLS,
-            Wake::Gone => self.gone = true,
+            Wake::Later => self.wake_again_ns = self.kernel.now_ns() + BACKOFF_NS,
+            Wake::Gone => self.lose_device(),
         }
     }
 
@@ -333,18 +341,33 @@ impl<K: Kernel> XskQueue<K> {
         if self.gone {
             return;
         }
-        if self.kick_backoff > 0 {
-            self.kick_backoff -= 1;
-            return;
-        }
         if self.tx.needs_wakeup() {
-            match self.kernel.kick_tx() {
-                Wake::Done => {}
-                Wake::Later => self.kick_backoff = BACKOFF_POLLS,
-                Wake::Gone => self.gone = true,
-            }
+            self.kick_kernel();
         }
         self.tx_waits = self.tx.unconsumed() > 0;
+    }
+
+    /// Out of line, as what follows costs a system call. Cold says no more here than that the straight path is laid out
+    /// without it: counted in instructions, that is best for this one and not for `wake_kernel`.
+    #[cold]
+    #[inline(never)]
+    fn kick_kernel(&mut self) {
+        if self.kick_again_ns > 0 && self.kernel.now_ns() < self.kick_again_ns {
+            return;
+        }
+        self.kick_again_ns = 0;
+        match self.kernel.kick_tx() {
+            Wake::Done => {}
+            Wake::Later => self.kick_again_ns = self.kernel.now_ns() + BACKOFF_NS,
+            Wake::Gone => self.lose_device(),
+        }
+    }
+
+    /// From now on the queue makes no system calls, and tells whoever asks that its device is gone.
+    #[cold]
+    fn lose_device(&mut self) {
+        self.gone = true;
+        self.counters.set_gone();
     }
 
     /// Whether a kick should wait for more packets to share it.
@@ -408,7 +431,9 @@ impl<K: Kernel> Queue for XskQueue<K> {
     #[inline]
     fn rx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
         self.check_pool(cache);
-        self.gone |= !self.kernel.tick(true);
+        if !self.kernel.tick(true) {
+            self.lose_device();
+        }
         // 1. Refill the fill ring.
         self.refill(cache);
         // 2. Receive.
@@ -434,7 +459,9 @@ impl<K: Kernel> Queue for XskQueue<K> {
     #[inline]
     fn tx_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
         self.check_pool(cache);
-        self.gone |= !self.kernel.tick(false);
+        if !self.kernel.tick(false) {
+            self.lose_device();
+        }
         // 1. Reclaim completions in bulk.
         self.reclaim(cache);
         if self.gone {

@@ -10,7 +10,7 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -61,6 +61,8 @@ pub(super) struct Socket {
     pub(super) frames_a_packet: usize,
     /// The kernel knows requests in front of packets that are sent.
     pub(super) tx_metadata: bool,
+    /// The kernel has told, once, that it unbound the socket.
+    unbound: AtomicBool,
 }
 
 /// How a socket should be.
@@ -142,7 +144,21 @@ impl Socket {
             (true, true) => ask.driver_frames.max(1),
             (true, false) => FRAMES_A_COPIED_PACKET,
         };
-        Ok((Self { fd, _registered: registered, zero_copy, sends_all, frames_a_packet, tx_metadata }, rings))
+        let unbound = AtomicBool::new(false);
+        let socket =
+            Self { fd, _registered: registered, zero_copy, sends_all, frames_a_packet, tx_metadata, unbound };
+        Ok((socket, rings))
+    }
+
+    /// Whether the kernel has unbound the socket, for good, as the device was removed or moved to another network
+    /// namespace: that alone leaves an error at an AF_XDP socket (net/xdp/xsk.c: xsk_notifier). The interface's name
+    /// and index would not do: a device that moves away and comes back has them again, its sockets are dead.
+    pub(super) fn is_unbound(&self) -> bool {
+        if !self.unbound.load(Ordering::Relaxed) && sys::socket_error(self.as_fd()) != 0 {
+            // Relaxed: it only rises. Whoever asks between the call and this is told the next time.
+            self.unbound.store(true, Ordering::Relaxed);
+        }
+        self.unbound.load(Ordering::Relaxed)
     }
 }
 

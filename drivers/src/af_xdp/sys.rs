@@ -72,6 +72,17 @@ pub(super) fn statistics(fd: BorrowedFd<'_>) -> io::Result<[u64; 6]> {
     option(fd, libc::XDP_STATISTICS)
 }
 
+/// The error that the kernel left at the socket (`SO_ERROR`, socket(7)), as an errno; it is told once. 0: none.
+pub(super) fn socket_error(fd: BorrowedFd<'_>) -> i32 {
+    let mut error = 0_i32;
+    let mut len = mem::size_of_val(&error) as u32;
+    let to = ptr::from_mut(&mut error).cast();
+    // SAFETY: the kernel writes at most `len` bytes, an i32.
+    let told =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, to, &raw mut len) };
+    if told < 0 { 0 } else { error }
+}
+
 /// bind(2) to a queue of an interface.
 pub(super) fn bind(fd: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::Result<()> {
     let len = mem::size_of::<libc::sockaddr_xdp>() as u32;

@@ -142,6 +142,10 @@ impl Kernel for HandKernel {
         std::hint::black_box(Wake::Done)
     }
 
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
     fn sends_all_for_one_kick(&self) -> bool {
         true
     }

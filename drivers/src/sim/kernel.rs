@@ -28,6 +28,8 @@ use crate::{
 const ARRIVALS: usize = 32;
 /// What the real kernel sends for one kick in copy mode, unless told otherwise (`TX_BATCH_SIZE`, net/xdp/xsk.c).
 pub(super) const TX_BATCH: u32 = 32;
+/// What a call of `rx_burst` or `tx_burst` takes, as far as the clock that it is told goes.
+const CALL_NS: u64 = 10_000;
 /// Polls that a late completion takes, at most.
 const LATE_POLLS: u64 = 50;
 
@@ -261,6 +263,10 @@ impl Kernel for SimKernel {
         }
         self.complete();
         !self.removed
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.now * CALL_NS
     }
 
     fn sends_all_for_one_kick(&self) -> bool {

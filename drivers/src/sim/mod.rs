@@ -20,7 +20,7 @@ pub use self::wire::{SimStatistics, Wire};
 use crate::{
     DriverError,
     af_xdp::{cache_of, queue::XskQueue, rings::Rings},
-    port::{Control, soft_mac, take_queue},
+    port::{Change, Control, soft_mac, take_queue},
 };
 
 /// A queue of a sim port.
@@ -181,7 +181,7 @@ impl SimPort {
                 .flatten()
                 .map(|queue| Box::new(queue) as Box<dyn Queue>)
                 .collect(),
-            control: Box::new(SimControl { wires: self.wires, counters: self.counters }),
+            control: Box::new(SimControl { wires: self.wires, counters: self.counters, told: Vec::new() }),
             name: self.name,
         }
     }
@@ -190,6 +190,8 @@ impl SimPort {
 struct SimControl {
     wires: Vec<Arc<Mutex<Wire>>>,
     counters: Vec<Arc<QueueCounters>>,
+    /// Queues whose end was told.
+    told: Vec<u32>,
 }
 
 impl Control for SimControl {
@@ -199,9 +201,18 @@ impl Control for SimControl {
         }
     }
 
-    fn trouble(&self) -> Option<&'static str> {
+    fn changes(&mut self) -> Vec<Change> {
         let is_removed = |wire: &Arc<Mutex<Wire>>| wire.lock().expect("no panic under this lock").is_removed;
-        self.wires.iter().any(is_removed).then_some("the device is gone")
+        let mut changes = Vec::new();
+        for ((number, wire), counters) in (0..).zip(&self.wires).zip(&self.counters) {
+            if !self.told.contains(&number) && is_removed(wire) {
+                counters.set_gone();
+                self.told.push(number);
+                changes
+                    .push(Change::Trouble(format!("the device of queue {number} is gone: it was removed")));
+            }
+        }
+        changes
     }
 }
 

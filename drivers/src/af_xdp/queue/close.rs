@@ -65,9 +65,11 @@ impl<K: Kernel> XskQueue<K> {
             && progress.elapsed() < DRAIN_STALL
         {
             let before = (self.with_tx, self.tx.unconsumed());
-            self.gone |= !self.kernel.tick(false);
+            if !self.kernel.tick(false) {
+                self.lose_device();
+            }
             self.reclaim(cache);
-            self.kick_backoff = 0;
+            self.kick_again_ns = 0;
             self.kick();
             if (self.with_tx, self.tx.unconsumed()) == before {
                 std::thread::sleep(Duration::from_micros(100));
