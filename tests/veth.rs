@@ -11,39 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, datagram, receive_numbers, sheafio, socket};
+use sheafio_tests::{
+    Fwd, LEFT, Netns, Network, RIGHT, Veth, can_make_networks, datagram, receive_numbers, sheafio, socket,
+};
 
-const LEFT: &str = "10.0.0.1";
-const RIGHT: &str = "10.0.0.2";
 /// The longest that a packet may take: far above what it takes.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// A namespace under test between two kernel peers.
-struct Network {
-    under_test: Netns,
-    left: Veth,
-    right: Veth,
-}
-
-impl Network {
-    fn new(queues: u32) -> Self {
-        let under_test = Netns::new("fwd");
-        let left = Veth::new(&under_test, "ve0", LEFT, queues);
-        let right = Veth::new(&under_test, "vf0", RIGHT, queues);
-        Self { under_test, left, right }
-    }
-
-    /// `sheafio fwd` between both interfaces; `options` go to both ports.
-    fn forward(&self, options: &str, args: &[&str]) -> Fwd {
-        let (left, right) = (format!("ve0{options}"), format!("vf0{options}"));
-        Fwd::start(&self.under_test, &[&["-p", &left, "-p", &right], args].concat())
-    }
-
-    fn pings(&self, count: u32) -> bool {
-        let count = count.to_string();
-        self.left.peer.succeeds("ping", &["-c", &count, "-i", "0.05", "-W", "2", RIGHT])
-    }
-}
 
 /// Ping and UDP both ways through a forwarder; all of it arrives, and nothing else.
 fn ping_and_udp(network: &Network, fwd: Fwd) {
@@ -347,103 +320,4 @@ fn lost_on_the_way(network: &Network) -> u64 {
         count("rx") + count("tx")
     };
     dropped(&network.left.peer, "ve1") + dropped(&network.right.peer, "ve1")
-}
-
-/// SIGTERM under load, with the link of the peer down: it ends soon, and reports every frame.
-#[test]
-fn it_ends_in_order_under_load_and_with_the_link_down() {
-    if !can_make_networks("it_ends_in_order_under_load_and_with_the_link_down") {
-        return;
-    }
-    for down in [false, true] {
-        let network = Network::new(1);
-        let fwd = network.forward("", &[]);
-        assert!(network.pings(1));
-        let load = Fwd::start_program(&network.left.peer, "ping".into(), &["-q", "-f", "-w", "10", RIGHT]);
-        thread::sleep(Duration::from_millis(300));
-        if down {
-            network.under_test.ip(&["link", "set", "vf0", "down"]);
-            thread::sleep(Duration::from_millis(200));
-        }
-        fwd.signal(libc::SIGTERM);
-        let ended = fwd.wait();
-        ended.assert_conserved();
-        drop(load);
-        assert!(!network.under_test.has_xdp("ve0"));
-    }
-}
-
-/// Links that go down and up under load: traffic goes on, and no frame is lost.
-#[test]
-fn links_that_go_down_and_up_lose_no_frames() {
-    if !can_make_networks("links_that_go_down_and_up_lose_no_frames") {
-        return;
-    }
-    let seconds =
-        std::env::var("SHEAFIO_FLAP_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(3);
-    let network = Network::new(1);
-    let fwd = network.forward("", &[]);
-    assert!(network.pings(1));
-    network.left.set_neighbour(RIGHT, &mac_of(&network.right.peer));
-    let left = socket(&network.left.peer, LEFT);
-    let start = Instant::now();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut number = 0;
-            while start.elapsed() < Duration::from_secs(seconds) {
-                // While the link is down, sending fails; that is the point.
-                let _ = left.send_to(&datagram(number, 60), (RIGHT, 9));
-                number += 1;
-            }
-        });
-        while start.elapsed() < Duration::from_secs(seconds) {
-            for (netns, interface) in [
-                (&network.under_test, "vf0"),
-                (&network.under_test, "ve0"),
-                (&network.right.peer, "ve1"),
-                (&network.left.peer, "ve1"),
-            ] {
-                netns.ip(&["link", "set", interface, "down"]);
-                thread::sleep(Duration::from_millis(50));
-                netns.ip(&["link", "set", interface, "up"]);
-                thread::sleep(Duration::from_millis(100));
-            }
-        }
-    });
-    network.left.set_neighbour(RIGHT, &mac_of(&network.right.peer));
-    assert!(network.pings(3), "traffic goes on after the links are back");
-    let ended = fwd.end();
-    ended.assert_conserved();
-    assert!(ended.port(0, "rx_packets") > 1000);
-    assert_eq!(ended.retired(), 0);
-}
-
-fn mac_of(peer: &Netns) -> String {
-    let links: serde_json::Value =
-        serde_json::from_str(&peer.ip(&["-j", "link", "show", "dev", "ve1"])).unwrap();
-    links[0]["address"].as_str().unwrap().to_owned()
-}
-
-/// An interface that is removed ends neither the run nor the other port.
-#[test]
-fn a_removed_interface_does_not_end_the_run() {
-    if !can_make_networks("a_removed_interface_does_not_end_the_run") {
-        return;
-    }
-    let network = Network::new(1);
-    let fwd = network.forward("", &[]);
-    assert!(network.pings(2));
-    network.under_test.ip(&["link", "del", "vf0"]);
-    let left = socket(&network.left.peer, LEFT);
-    network.left.set_neighbour(RIGHT, "02:00:00:00:00:aa");
-    for number in 0..100 {
-        left.send_to(&datagram(number, 60), (RIGHT, 9)).unwrap();
-    }
-    thread::sleep(Duration::from_millis(300));
-    let ended = fwd.end();
-    ended.assert_conserved();
-    assert!(ended.port(0, "rx_packets") >= 100);
-    // What was in the TX ring when the kernel told so was not sent either.
-    let lost = ended.port(1, "device_gone") + ended.port(1, "tx_unsent") + ended.port(1, "tx_full");
-    assert!(lost >= 100 && ended.port(1, "device_gone") > 0, "{:?}", ended.lines.last());
 }

@@ -1,10 +1,11 @@
 //! The `sheafio` command and the examples, as built beside the tests.
 
 use std::{
-    io::Read,
+    io::{self, Read},
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
-    thread,
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -39,6 +40,44 @@ pub fn example(name: &str) -> PathBuf {
 #[derive(Debug)]
 pub struct Fwd {
     child: Option<Child>,
+    stdout: Reader,
+    stderr: Reader,
+}
+
+/// What a program has printed so far, read as it comes.
+#[derive(Debug)]
+struct Reader {
+    text: Arc<Mutex<Vec<u8>>>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Reader {
+    fn new(mut pipe: impl Read + Send + 'static) -> Self {
+        let text = Arc::<Mutex<Vec<u8>>>::default();
+        let to = text.clone();
+        let thread = thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            loop {
+                match pipe.read(&mut buffer)? {
+                    0 => return Ok(()),
+                    len => to.lock().expect("no panic under this lock").extend(&buffer[..len]),
+                }
+            }
+        });
+        Self { text, thread: Some(thread) }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.text.lock().expect("no panic under this lock")).into_owned()
+    }
+
+    /// All of it, once the program has ended.
+    fn finish(&mut self) -> String {
+        let thread = self.thread.take().expect("this is asked once");
+        thread.join().expect("reads").expect("a pipe can be read");
+        let text = std::mem::take(&mut *self.text.lock().expect("no panic under this lock"));
+        String::from_utf8(text).expect("UTF-8")
+    }
 }
 
 /// How a run ended.
@@ -76,12 +115,26 @@ impl Fwd {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &netns.name]).arg(program).args(args);
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self { child: Some(command.spawn().expect("ip can be started")) }
+        Self::watch(command.spawn().expect("ip can be started"))
+    }
+
+    /// Waits until a text was printed on the standard error output so many times.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    pub fn wait_for_text(&self, text: &str, times: usize) {
+        let start = Instant::now();
+        while self.stderr.so_far().matches(text).count() < times {
+            assert!(start.elapsed() < PATIENCE, "'{text}' did not come; but: {}", self.stderr.so_far());
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Takes care of a program that was started with pipes for its output.
-    pub(crate) fn watch(child: Child) -> Self {
-        Self { child: Some(child) }
+    pub(crate) fn watch(mut child: Child) -> Self {
+        let stdout = Reader::new(child.stdout.take().expect("a pipe"));
+        let stderr = Reader::new(child.stderr.take().expect("a pipe"));
+        Self { child: Some(child), stdout, stderr }
     }
 
     /// Waits until an XDP program is on an interface.
@@ -124,15 +177,6 @@ impl Fwd {
     /// If that takes too long.
     pub fn wait(mut self) -> Ended {
         let mut child = self.child.take().expect("a running program");
-        let (mut out, mut err) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
-        let read = thread::spawn(move || {
-            let mut text = String::new();
-            out.read_to_string(&mut text).map(|_| text)
-        });
-        let read_err = thread::spawn(move || {
-            let mut text = String::new();
-            err.read_to_string(&mut text).map(|_| text)
-        });
         let start = Instant::now();
         let status = loop {
             if let Some(status) = child.try_wait().expect("the child is ours") {
@@ -145,8 +189,7 @@ impl Fwd {
             }
             thread::sleep(Duration::from_millis(5));
         };
-        let stdout = read.join().expect("reads").expect("UTF-8");
-        let stderr = read_err.join().expect("reads").expect("UTF-8");
+        let (stdout, stderr) = (self.stdout.finish(), self.stderr.finish());
         let lines = stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         Ended { code: status.code(), stderr, lines }
     }
@@ -167,8 +210,16 @@ impl Ended {
     /// # Panics
     /// If it did not.
     pub fn assert_conserved(&self) -> &Value {
-        let last = self.lines.last().unwrap_or_else(|| panic!("nothing was printed: {self:?}"));
         assert_eq!(self.code, Some(0), "{self:?}");
+        self.assert_all_home()
+    }
+
+    /// The last object, with every frame home and every packet explained, whatever the exit code.
+    ///
+    /// # Panics
+    /// If they are not.
+    pub fn assert_all_home(&self) -> &Value {
+        let last = self.lines.last().unwrap_or_else(|| panic!("nothing was printed: {self:?}"));
         assert_eq!(
             (&last["final"], &last["conserved"], &last["unexplained"]),
             (&true.into(), &true.into(), &0.into())

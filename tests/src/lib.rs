@@ -7,6 +7,7 @@
 mod command;
 mod datagrams;
 mod netns;
+mod network;
 mod packet;
 mod partner;
 mod probes;
@@ -16,6 +17,7 @@ mod simulated;
 pub use command::{Ended, Fwd, example, refused, refused_by, run_sheafio, sheafio};
 pub use datagrams::{datagram, receive_numbers, socket};
 pub use netns::{Netns, Veth, run, succeeds};
+pub use network::{LEFT, Network, RIGHT};
 pub use packet::PacketSocket;
 pub use partner::partner;
 pub use probes::{COLD, build_probes};
