@@ -186,6 +186,27 @@ fn a_renamed_interface_works_on_under_its_new_name() {
     assert!(!network.under_test.has_xdp("outside0"));
 }
 
+/// What was set at the device for busy polling is put back there, not at what has its old name meanwhile.
+#[test]
+fn settings_of_a_renamed_interface_are_put_back() {
+    if !can_make_networks("settings_of_a_renamed_interface_are_put_back") {
+        return;
+    }
+    let network = Network::new(1);
+    let setting = |interface: &str| {
+        let path = format!("/sys/class/net/{interface}/gro_flush_timeout");
+        network.under_test.run("cat", &[&path]).trim().to_owned()
+    };
+    let before = setting("ve0");
+    let fwd = Fwd::start(&network.under_test, &["-p", "ve0,busy_poll=64"]);
+    assert_ne!(setting("ve0"), before);
+    network.under_test.ip(&["link", "set", "ve0", "name", "outside0"]);
+    network.under_test.ip(&["link", "set", "vf0", "name", "ve0"]);
+    fwd.wait_for_text("ve0: the interface has a new name: outside0", 1);
+    fwd.end().assert_conserved();
+    assert_eq!([setting("outside0"), setting("ve0")], [before.clone(), before]);
+}
+
 /// suricata#16157: alternative names, longer than the kernel's own can be, of two ports.
 #[test]
 fn two_ports_with_alternative_names_go_by_their_own() {

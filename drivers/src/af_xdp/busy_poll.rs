@@ -6,7 +6,11 @@
 //!
 //! Documentation/networking/napi.rst and af_xdp.rst of the kernel say how these belong together.
 
-use std::{fs, io, os::fd::BorrowedFd, path::PathBuf};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{fd::BorrowedFd, unix::fs::FileExt},
+};
 
 use super::{interface::Interface, sys};
 
@@ -26,7 +30,8 @@ const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_
 /// The settings of a device while it is polled.
 #[derive(Debug)]
 pub(super) struct BusyPolling {
-    changed: Vec<(PathBuf, String)>,
+    /// Open files, not paths: they stay those of the device when it gets another name.
+    changed: Vec<(File, String)>,
 }
 
 impl BusyPolling {
@@ -35,8 +40,8 @@ impl BusyPolling {
         let mut polling = Self { changed: Vec::new() };
         let mut failed = Vec::new();
         for (name, value) in SETTINGS {
-            let path = PathBuf::from(format!("/sys/class/net/{}/{name}", interface.name));
-            match polling.set(path, value) {
+            let path = format!("/sys/class/net/{}/{name}", interface.name);
+            match polling.set(&path, value) {
                 Ok(()) => {}
                 Err(error) => failed.push(format!("{name} ({error})")),
             }
@@ -57,22 +62,30 @@ impl BusyPolling {
         !self.changed.is_empty()
     }
 
-    fn set(&mut self, path: PathBuf, value: &str) -> io::Result<()> {
-        let before = fs::read_to_string(&path)?.trim().to_owned();
+    fn set(&mut self, path: &str, value: &str) -> io::Result<()> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let before = read(&file)?;
         if before != value {
-            fs::write(&path, value)?;
-            self.changed.push((path, before));
+            file.write_all_at(value.as_bytes(), 0)?;
+            self.changed.push((file, before));
         }
         Ok(())
     }
 }
 
+/// The value of a setting.
+fn read(file: &File) -> io::Result<String> {
+    let mut buffer = [0; 64]; // A number.
+    let len = file.read_at(&mut buffer, 0)?;
+    Ok(String::from_utf8_lossy(&buffer[..len]).trim().to_owned())
+}
+
 impl Drop for BusyPolling {
     fn drop(&mut self) {
-        for (path, before) in self.changed.drain(..) {
-            let is_ours = |now: &String| SETTINGS.iter().any(|(_, value)| now.trim() == *value);
-            if fs::read_to_string(&path).is_ok_and(|now| is_ours(&now)) {
-                let _ = fs::write(&path, before); // The device may be gone.
+        for (file, before) in self.changed.drain(..) {
+            let is_ours = |now: &String| SETTINGS.iter().any(|(_, value)| now == value);
+            if read(&file).is_ok_and(|now| is_ours(&now)) {
+                let _ = file.write_all_at(before.as_bytes(), 0); // The device may be gone.
             }
         }
     }
