@@ -316,6 +316,32 @@ fn an_empty_pool_stops_reception_and_a_filled_one_resumes_it() {
     assert_home(pool, &[closed]);
 }
 
+/// In copy mode a device that is not ready drops packets that the kernel has taken: they are counted, and as the kernel
+/// does not publish that it has taken them, what lies in the ring at close is not given back a second time.
+#[test]
+fn packets_that_the_kernel_drops_are_counted_and_freed_once() {
+    for (goes_down, is_ready_again) in [(true, false), (false, false), (true, true), (false, true)] {
+        let pool = pool(1024);
+        let (mut queue, wire) = open(pool, &Config { packets: 0, ..Config::default() });
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+        wire.lock().unwrap().is_unready = true;
+        cache.alloc_packets(&mut burst, 32, 60);
+        assert_eq!(queue.tx_burst(&mut cache, &mut burst), 32);
+        for _ in 0..4 {
+            queue.tx_burst(&mut cache, &mut burst);
+        }
+        wire.lock().unwrap().is_unready = !is_ready_again;
+        wire.lock().unwrap().is_down = goes_down;
+        let closed = queue.close(&mut cache);
+        let (totals, wire) = (queue.counters().totals(), wire.lock().unwrap());
+        let dropped = totals.drops(DropReason::TxDropped);
+        assert!(dropped >= 5 && dropped == wire.statistics.dropped, "{totals:?}");
+        assert_eq!(dropped + totals.drops(DropReason::TxUnsent) + wire.statistics.sent, 32);
+        drop(cache);
+        assert_home(pool, &[closed]);
+    }
+}
+
 /// A queue that is dropped and not closed closes itself.
 #[test]
 fn a_dropped_queue_gives_its_frames_back() {

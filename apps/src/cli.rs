@@ -116,8 +116,10 @@ With --json, one object a second and a last one with \"final\": true:
   ports[]           name; rx_packets, rx_bytes, tx_packets, tx_bytes: totals; rx_pps, tx_pps: packets/s
                     in this second (final: over the whole run); drops: totals by reason:
                       tx_full, tx_empty, device_gone   not sent: TX ring full, no bytes, device gone
-                      tx_too_large, tx_no_end          not sent: more frames than the port can, end of packet missing
-                      tx_unsent, tx_invalid            given to the kernel and not sent: at close, refused
+                      tx_too_large, tx_no_end, tx_no_headroom   not sent: more frames than the port can, end of packet
+                                                       missing, no room for requests (metadata=yes)
+                      tx_unsent, tx_dropped, tx_invalid   given to the kernel and not sent: at close, dropped as the
+                                                       device was not ready, refused (frames)
                       rx_no_frame, rx_ring_full, rx_too_large   lost by the kernel before they were received
                       rx_invalid, rx_unread            descriptor not in one frame; in the RX ring at close
                       not_for_us, malformed            icmpecho: no request, or damaged

@@ -19,11 +19,17 @@ pub enum DropReason {
     TxTooLarge,
     /// The burst ended within the packet: its last frame says that it continues.
     TxNoEnd,
+    /// The packet that was to be sent has less headroom than the 32 bytes in which the kernel looks for requests
+    /// (`metadata=yes`).
+    TxNoHeadroom,
     /// The device was gone or its socket dead when the packet was to be sent.
     DeviceGone,
     /// The packet lay in the TX ring when the port closed and was not sent.
     TxUnsent,
-    /// The kernel refused the TX descriptor (`tx_invalid_descs` of `struct xdp_statistics`).
+    /// The kernel took the packet and dropped it: the device was not ready, as without a carrier (`EBUSY` of a kick in
+    /// copy mode).
+    TxDropped,
+    /// The kernel refused the TX descriptor: frames, not packets (`tx_invalid_descs` of `struct xdp_statistics`).
     TxInvalid,
     /// A received descriptor did not lie within one frame, or the packet had more frames than a burst can hold.
     RxInvalid,
@@ -43,13 +49,15 @@ pub enum DropReason {
 
 impl DropReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::TxFull,
         Self::TxEmpty,
         Self::TxTooLarge,
         Self::TxNoEnd,
+        Self::TxNoHeadroom,
         Self::DeviceGone,
         Self::TxUnsent,
+        Self::TxDropped,
         Self::TxInvalid,
         Self::RxInvalid,
         Self::RxNoFrame,
@@ -67,8 +75,10 @@ impl DropReason {
             Self::TxEmpty => "tx_empty",
             Self::TxTooLarge => "tx_too_large",
             Self::TxNoEnd => "tx_no_end",
+            Self::TxNoHeadroom => "tx_no_headroom",
             Self::DeviceGone => "device_gone",
             Self::TxUnsent => "tx_unsent",
+            Self::TxDropped => "tx_dropped",
             Self::TxInvalid => "tx_invalid",
             Self::RxInvalid => "rx_invalid",
             Self::RxNoFrame => "rx_no_frame",
@@ -82,13 +92,13 @@ impl DropReason {
 
     /// Whether the packet was lost before it was counted as received.
     pub fn is_before_rx(self) -> bool {
-        matches!(self, Self::RxNoFrame | Self::RxRingFull | Self::RxTooLarge)
+        matches!(self, Self::RxNoFrame | Self::RxRingFull | Self::RxTooLarge | Self::RxInvalid)
     }
 
     /// Whether the packet was lost after it was counted as sent: the kernel took the descriptor and
     /// refused it, or never came to it.
     pub fn is_after_tx(self) -> bool {
-        matches!(self, Self::TxInvalid | Self::TxUnsent)
+        matches!(self, Self::TxInvalid | Self::TxUnsent | Self::TxDropped)
     }
 }
 

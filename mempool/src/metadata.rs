@@ -89,8 +89,8 @@ impl Frame {
 
     /// Asks the device to put the Internet checksum (RFC 1071) of the bytes from `start` to the end of the packet
     /// at `start + offset`, where the sum of the pseudo header must lie already, not inverted: 6 behind the start of a
-    /// UDP header, 16 behind that of TCP. Where the device or kernel can't, the port computes it. Ask last: the request
-    /// is gone when the packet's start moves.
+    /// UDP header, 16 behind that of TCP. AF_XDP ports do so when they send, in software. Ask last: the request is gone
+    /// when the packet's start moves.
     ///
     /// Returns whether it was possible: not if the checksum is not in this frame, or there is no headroom of 32 bytes.
     #[must_use]
@@ -148,9 +148,14 @@ impl Frame {
         }
     }
 
-    /// Takes back all that was asked for.
-    pub fn clear_tx_request(&mut self) {
+    /// Takes back all that was asked for; with `bytes` also what lies in front of the packet, request or not, so that
+    /// a device that looks there finds none.
+    pub fn wipe_tx_request(&mut self, bytes: bool) {
         self.set_tx_metadata(false);
+        if bytes && let Some(metadata) = self.front_mut::<METADATA_BYTES>() {
+            metadata[..8].fill(0);
+            self.set_rx_metadata(false); // It may have lain there.
+        }
     }
 
     /// For a driver whose XDP program writes metadata: looks whether it did so for this packet, which it says by the
@@ -268,7 +273,8 @@ mod tests {
             assert_eq!(frame.tx_request(), TxRequest { checksum: Some((90, 8)), timestamp: Some(77) });
             assert_ne!(frame.marks() & Frame::TX_METADATA, 0);
             // A request takes the place of what was received.
-            frame.clear_tx_request();
+            frame.wipe_tx_request(true);
+            assert_eq!(frame.front::<METADATA_BYTES>().unwrap()[..8], [0; 8]);
             write_rx(frame, HAS_HASH, 42);
             frame.find_rx_metadata(42);
             assert!(frame.request_tx_timestamp(1) && frame.rx_metadata().is_none());

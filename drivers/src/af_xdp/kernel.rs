@@ -11,7 +11,7 @@ use sheafio_core::{DropReason, QueueCounters};
 
 use super::{
     program::Attachment,
-    queue::{Kernel, Offloads, Wake},
+    queue::{Kernel, Wake},
     socket::Socket,
     sys,
 };
@@ -46,7 +46,13 @@ impl Kernel for LinuxKernel {
 
     #[inline]
     fn kick_tx(&mut self) -> Wake {
-        self.socket.as_ref().map_or(Wake::Gone, |socket| outcome(sys::kick_tx(socket.as_fd()), socket))
+        let Some(socket) = &self.socket else { return Wake::Gone };
+        let result = sys::kick_tx(socket.as_fd());
+        match result.as_ref().map_err(io::Error::raw_os_error) {
+            // NET_XMIT_DROP in __xsk_generic_xmit: one packet is completed, and was not sent.
+            Err(Some(libc::EBUSY)) if !socket.zero_copy => Wake::Dropped,
+            _ => outcome(result, socket),
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -61,13 +67,8 @@ impl Kernel for LinuxKernel {
         self.socket.as_ref().map_or(1, |socket| socket.frames_a_packet)
     }
 
-    fn tx_offloads(&self) -> Offloads {
-        let socket = self.socket.as_ref().filter(|socket| socket.tx_metadata);
-        socket.map_or(Offloads::default(), |socket| Offloads {
-            // Only copy mode is sure to do it; which zero-copy drivers do is not looked up.
-            checksum: !socket.zero_copy,
-            timestamp: true,
-        })
+    fn tells_tx_times(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.tx_metadata)
     }
 
     fn rx_metadata_key(&self) -> Option<u64> {
@@ -110,19 +111,23 @@ fn outcome(result: io::Result<()>, socket: &Socket) -> Wake {
         Some(libc::ENXIO | libc::ENODEV) if socket.is_unbound() => Wake::Gone,
         // ENETDOWN: the link is down, and may come back. ENOBUFS, ENOMEM: out of socket buffers.
         Some(libc::ENXIO | libc::ENODEV | libc::ENETDOWN | libc::ENOBUFS | libc::ENOMEM) => Wake::Later,
-        // EAGAIN: sent its 32 and has more, or the completion ring is full. EBUSY: the driver is at it.
+        // EAGAIN: sent its 32 and has more, or the completion ring is full. EBUSY: a driver in zero-copy mode is at it.
         _ => Wake::Done,
     }
 }
 
 /// Copies the kernel's drop counts (`struct xdp_statistics`) into ours. In copy mode a packet that
 /// finds the fill ring empty counts there and in `rx_dropped`, so the rest of `rx_dropped` did not
-/// fit into a frame.
+/// fit into a frame; where a packet may have several, it found too few (`__xsk_rcv` in net/xdp/xsk.c).
 pub(super) fn count_drops(socket: &Socket, counters: &QueueCounters) {
     let Ok([rx_dropped, _, tx_invalid, rx_ring_full, fill_empty, _]) = sys::statistics(socket.as_fd()) else {
         return;
     };
-    let no_frame = if socket.zero_copy { 0 } else { rx_dropped.min(fill_empty) };
+    let no_frame = match (socket.zero_copy, socket.frames_a_packet) {
+        (true, _) => 0,
+        (false, 1) => rx_dropped.min(fill_empty),
+        (false, _) => rx_dropped,
+    };
     counters.raise_drops(DropReason::RxNoFrame, no_frame);
     counters.raise_drops(DropReason::RxTooLarge, rx_dropped - no_frame);
     counters.raise_drops(DropReason::RxRingFull, rx_ring_full);

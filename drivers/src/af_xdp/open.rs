@@ -299,8 +299,7 @@ fn without_metadata(interface: &Interface, mode: Mode, has_rx: bool, has_tx: boo
     }
     if !has_tx {
         warnings.push(format!(
-            "{name}: checksums that are asked for are computed in software, and no times of sending are told: requests \
-             to the kernel take Linux 6.8 or newer"
+            "{name}: no times of sending are told: requests to the kernel take Linux 6.8 or newer"
         ));
     }
     warnings

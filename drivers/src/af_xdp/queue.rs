@@ -24,7 +24,6 @@ use std::{os::fd::RawFd, sync::Arc};
 use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
 use sheafio_mempool::{Burst, Frame, FrameIndex, Geometry, Mempool, PoolCache};
 
-pub(crate) use self::requests::Offloads;
 use self::requests::Requests;
 pub use self::requests::TxTimestamp;
 use super::rings::{Desc, Rings};
@@ -35,6 +34,8 @@ use crate::spsc::{Consumer, Producer};
 pub enum Wake {
     /// The kernel did what it could; it may have more to do.
     Done,
+    /// The kernel took a packet and dropped it, for the device was not ready for it. It may have more to send.
+    Dropped,
     /// The link is down or the kernel is out of buffers: try again, but not at once.
     Later,
     /// The device is gone for good.
@@ -60,9 +61,9 @@ pub trait Kernel: Send {
     fn sends_all_for_one_kick(&self) -> bool;
     /// The most frames that a packet to be sent may have: 1 where large packets are not possible.
     fn frames_a_packet(&self) -> usize;
-    /// What is done with packets on request. What is not, this side does, if it can.
-    fn tx_offloads(&self) -> Offloads {
-        Offloads::default()
+    /// Whether the kernel looks for requests in front of packets, and tells when it has sent them.
+    fn tells_tx_times(&self) -> bool {
+        false
     }
     /// The key that the XDP program writes behind the metadata of each received packet; `None` if it writes none.
     fn rx_metadata_key(&self) -> Option<u64> {
@@ -120,6 +121,8 @@ pub struct XskQueue<K: Kernel> {
     /// Calls for which the kick may still be postponed: above 0 only while bursts come full.
     postpone: u32,
     gone: bool,
+    /// The kernel has taken packets from the TX ring that still lie there for all that is seen of it.
+    tx_index_lags: bool,
     /// What a descriptor's word has of a packet that continues, while the rest of one is still to come whose
     /// beginning was dropped; else 0.
     rest_to_drop: u64,
@@ -129,6 +132,8 @@ pub struct XskQueue<K: Kernel> {
     /// Frames whose descriptors could not be trusted.
     lost: u32,
     requests: Requests,
+    /// [`Frame::TX_METADATA`] where the kernel looks for requests in front of every packet; else 0.
+    looks_for_requests: u64,
     /// See [`Kernel::rx_metadata_key`].
     rx_metadata_key: Option<u64>,
     // Cold.
@@ -140,6 +145,7 @@ impl<K: Kernel> XskQueue<K> {
     /// side, at most the size of the fill ring.
     pub(crate) fn new(pool: &'static Mempool, rings: Rings, kernel: K, fill_target: u32) -> Self {
         let kick_batch = if kernel.sends_all_for_one_kick() { KICK_BATCH } else { 1 };
+        let looks_for_requests = if kernel.tells_tx_times() { Frame::TX_METADATA } else { 0 };
         let fill_target = fill_target.min(rings.fill.size).min(rings.rx.size).max(1);
         Self {
             rx: Consumer::new(rings.rx),
@@ -157,12 +163,14 @@ impl<K: Kernel> XskQueue<K> {
             kick_batch,
             postpone: 0,
             gone: false,
+            tx_index_lags: false,
             rest_to_drop: 0,
             kick_again_ns: 0,
             wake_again_ns: 0,
             pool,
             lost: 0,
             requests: Requests::new(),
+            looks_for_requests,
             closed: None,
         }
     }
@@ -248,7 +256,8 @@ impl<K: Kernel> XskQueue<K> {
         if self.with_tx == 0 {
             return;
         }
-        let count = self.completion.available(RECLAIM_BATCH);
+        // No more than are out: the other side's word is not to be trusted with our count.
+        let count = self.completion.available(RECLAIM_BATCH.min(self.with_tx as usize));
         if count == 0 {
             return;
         }
@@ -284,7 +293,7 @@ impl<K: Kernel> XskQueue<K> {
         let room = self.tx.slots().saturating_sub(self.with_tx) as usize;
         let count = self.tx.free(burst.len().min(room));
         let geometry = self.geometry;
-        let (mut addrs, mut bytes, mut marks) = (0, 0, 0);
+        let (mut addrs, mut bytes, mut marks) = (0, 0, self.looks_for_requests);
         let frames = burst.as_ptr();
         self.tx.write_each(count, |at| {
             // SAFETY: `count` is at most the burst's length, and the ring counts up to there.
@@ -327,7 +336,7 @@ impl<K: Kernel> XskQueue<K> {
         }
         self.wake_again_ns = 0;
         match self.kernel.wake_rx() {
-            Wake::Done => {}
+            Wake::Done | Wake::Dropped => {}
             Wake::Later => self.wake_again_ns = self.kernel.now_ns() + BACKOFF_NS,
             Wake::Gone => self.lose_device(),
         }
@@ -356,8 +365,17 @@ impl<K: Kernel> XskQueue<K> {
             return;
         }
         self.kick_again_ns = 0;
-        match self.kernel.kick_tx() {
+        let waited = self.tx.unconsumed();
+        let outcome = self.kernel.kick_tx();
+        // The kernel does not publish that it has taken a packet which it dropped, before it sends another one.
+        if self.tx.unconsumed() != waited {
+            self.tx_index_lags = false;
+        } else if outcome == Wake::Dropped {
+            self.tx_index_lags = true;
+        }
+        match outcome {
             Wake::Done => {}
+            Wake::Dropped => self.counters.add_drops(DropReason::TxDropped, 1),
             Wake::Later => self.kick_again_ns = self.kernel.now_ns() + BACKOFF_NS,
             Wake::Gone => self.lose_device(),
         }

@@ -41,9 +41,9 @@ impl RingOwner for sys::RingMap {
     fn touch(&self, _: u32) {} // The kernel's rings are not modelled.
 }
 
-/// Frames of a packet that is sent in copy mode, at most: the linear part of an sk_buff and its fragments
-/// (`MAX_SKB_FRAGS`, linux/skbuff.h, in the kernel's usual configuration).
-const FRAMES_A_COPIED_PACKET: usize = 18;
+/// Frames of a packet that is sent in copy mode, at most: the fragments of an sk_buff (`MAX_SKB_FRAGS`, linux/skbuff.h,
+/// in the kernel's usual configuration). Most devices can take one more, in its linear part.
+const FRAMES_A_COPIED_PACKET: usize = 17;
 
 /// Packet memory that the sockets of this process have registered, in KiB; only told, so nothing depends on its
 /// order with anything else.
@@ -195,9 +195,7 @@ fn register(fd: BorrowedFd<'_>, geometry: &Geometry, metadata: bool) -> io::Resu
         tx_metadata_len: 0,
     };
     if metadata {
-        // In copy mode the kernel computes checksums itself: a veth would leave them to a receiver that may be
-        // another AF_XDP socket.
-        umem.flags = libc::XDP_UMEM_TX_METADATA_LEN | libc::XDP_UMEM_TX_SW_CSUM;
+        umem.flags = libc::XDP_UMEM_TX_METADATA_LEN;
         umem.tx_metadata_len = METADATA_BYTES as u32;
         match lock(fd, &umem) {
             // Before Linux 6.8 the flags are unknown.

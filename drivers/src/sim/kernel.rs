@@ -158,6 +158,19 @@ impl SimKernel {
         self.rx.publish();
     }
 
+    /// Takes a packet and drops it, as copy mode does while the device is not ready: it is completed, and that it was
+    /// taken shows in the ring only when another one has been sent. (`__xsk_generic_xmit`, net/xdp/xsk.c)
+    fn drop_one(&mut self, wire: &mut Wire) -> Wake {
+        if self.tx.available(1) == 0 {
+            return Wake::Done;
+        }
+        let now = self.now;
+        self.tx.read_each(1, |_, desc| self.sent.push_back((now, desc.addr)));
+        self.complete();
+        wire.statistics.dropped += 1;
+        Wake::Dropped
+    }
+
     /// Sends up to a batch of what lies in the TX ring, as far as completions have room.
     fn transmit(&mut self, wire: &mut Wire) {
         let count = self.tx.available(self.tx_budget as usize);
@@ -234,10 +247,14 @@ impl Kernel for SimKernel {
         if wire.is_down {
             return Wake::Later; // As ENETDOWN.
         }
-        if self.now >= self.stopped_until {
-            self.transmit(&mut wire);
-            self.complete();
+        if self.now < self.stopped_until {
+            return Wake::Done;
         }
+        if wire.is_unready {
+            return self.drop_one(&mut wire);
+        }
+        self.transmit(&mut wire);
+        self.complete();
         Wake::Done
     }
 

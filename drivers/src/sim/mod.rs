@@ -93,8 +93,8 @@ impl Default for Config {
 
 impl Config {
     /// The most frames of a packet where [`frags`](Self::frags) is set, as in copy mode (`MAX_SKB_FRAGS`,
-    /// linux/skbuff.h, and the linear part).
-    pub const FRAMES_A_PACKET: usize = 18;
+    /// linux/skbuff.h).
+    pub const FRAMES_A_PACKET: usize = 17;
 
     fn frames_a_packet(&self) -> usize {
         if self.frags { Self::FRAMES_A_PACKET } else { 1 }

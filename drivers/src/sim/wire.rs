@@ -20,6 +20,8 @@ pub struct Wire {
     pub statistics: SimStatistics,
     /// Whether the device is gone.
     pub is_removed: bool,
+    /// Whether the device drops what is to be sent, as without a carrier.
+    pub is_unready: bool,
     /// Whether the link is down: nothing arrives, and nothing is sent until it is up again.
     pub is_down: bool,
 }
@@ -37,6 +39,8 @@ pub struct SimStatistics {
     pub rx_ring_full: u64,
     /// Arrived and did not fit into a frame.
     pub rx_too_large: u64,
+    /// Taken to be sent and dropped.
+    pub dropped: u64,
     /// TX descriptors that were no packet.
     pub tx_invalid: u64,
     /// How often the kernel was woken or kicked.

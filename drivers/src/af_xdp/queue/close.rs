@@ -33,8 +33,11 @@ impl<K: Kernel> XskQueue<K> {
         if is_quiet && self.kernel.fill_ring_is_exact() {
             self.take_back_filled(cache);
         }
-        if self.kernel.tx_ring_is_exact() {
+        if self.kernel.tx_ring_is_exact() && !self.tx_index_lags {
             self.take_back_unsent(cache);
+        } else {
+            let unsent = self.tx.unconsumed().min(self.with_tx);
+            self.counters.add_drops(DropReason::TxUnsent, u64::from(unsent));
         }
         self.kernel.count_drops(&self.counters);
 
@@ -77,7 +80,7 @@ impl<K: Kernel> XskQueue<K> {
                 progress = Instant::now();
             }
         }
-        while self.completion.available(1) > 0 {
+        while self.with_tx > 0 && self.completion.available(1) > 0 {
             self.reclaim(cache);
         }
     }
@@ -119,7 +122,8 @@ impl<K: Kernel> XskQueue<K> {
 
     /// Takes the frames back that lie in the fill ring.
     fn take_back_filled(&mut self, cache: &mut PoolCache) {
-        let (geometry, mut frames) = (self.geometry, 0);
+        let (geometry, mut frames, held) = (self.geometry, 0, self.fill.unconsumed());
+        assert!(held <= self.with_rx, "the fill ring holds {held} frames of {}", self.with_rx);
         // SAFETY: the queue is detached, no packet is on its way, and the ring is exact: nothing makes
         // the kernel read it any more. This queue put the frames there; each is given back once.
         unsafe {
@@ -128,13 +132,13 @@ impl<K: Kernel> XskQueue<K> {
                 frames += 1;
             });
         }
-        assert!(frames <= self.with_rx, "the fill ring gave back {frames} frames of {}", self.with_rx);
         self.with_rx -= frames;
     }
 
     /// Takes the packets back that lie in the TX ring.
     fn take_back_unsent(&mut self, cache: &mut PoolCache) {
-        let (geometry, mut frames, mut packets) = (self.geometry, 0, 0);
+        let (geometry, mut frames, mut packets, held) = (self.geometry, 0, 0, self.tx.unconsumed());
+        assert!(held <= self.with_tx, "the TX ring holds {held} frames of {}", self.with_tx);
         // SAFETY: the ring is exact, and the kernel reads it only when it is kicked, which this thread
         // does no more. This queue put the frames there; each is given back once.
         unsafe {
@@ -144,7 +148,6 @@ impl<K: Kernel> XskQueue<K> {
                 packets += u64::from(!desc.continues());
             });
         }
-        assert!(frames <= self.with_tx, "the TX ring gave back {frames} frames of {}", self.with_tx);
         self.with_tx -= frames;
         self.counters.add_drops(DropReason::TxUnsent, packets);
     }

@@ -24,15 +24,6 @@ pub struct TxTimestamp {
     pub timestamp_ns: u64,
 }
 
-/// What a device, or the kernel in its place, does with packets that are sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offloads {
-    /// Computes checksums.
-    pub checksum: bool,
-    /// Tells when a packet was sent.
-    pub timestamp: bool,
-}
-
 /// Requests that wait for their completion.
 pub(super) struct Requests {
     sent: Box<ArrayVec<Sent, LIMIT>>,
@@ -90,30 +81,35 @@ impl<K: Kernel> XskQueue<K> {
     }
 
     /// Sees to what is asked for with the first `count` frames of a burst, which are whole packets and about to be
-    /// sent: passes it on to the kernel, or does it here.
+    /// sent: computes checksums, and leaves in front of each frame what the kernel may find there.
+    ///
+    /// Checksums are always computed here. In copy mode nobody else would do more than that: the kernel's own software
+    /// sums up only what it has of a packet when it reads the request (Linux 6.18), which is the first frame, and on
+    /// devices that take packets in pieces (`IFF_TX_SKB_NO_LINEAR`, such as virtio-net) nothing.
     pub(super) fn see_to_requests(&mut self, burst: &mut Burst, count: usize) {
-        let offloads = self.kernel.tx_offloads();
         let (geometry, requests) = (self.geometry, &mut self.requests);
+        let tells_times = self.looks_for_requests != 0;
         for packet in burst[..count].chunk_by_mut(|frame, _| frame.continues()) {
             let TxRequest { checksum, timestamp } = packet[0].tx_request();
-            // In copy mode the kernel sums up the first frame before it has the others (xsk_skb_metadata and
-            // skb_checksum_help, Linux 6.18): of packets of several frames the sum would be wrong.
-            let is_offloaded = offloads.checksum && packet.len() == 1;
-            if let (Some((start, offset)), false) = (checksum, is_offloaded) {
+            if let Some((start, offset)) = checksum {
                 fill_checksum(packet, start.into(), offset.into());
                 packet[0].clear_checksum_request();
             }
-            match timestamp {
-                Some(token) if offloads.timestamp => requests.wait(Sent {
-                    addr: geometry.addr(&packet[0]),
-                    token,
-                    before: packet[0].tx_timestamp_or_request(),
-                }),
-                Some(_) => requests.missed += 1,
-                None => {}
-            }
-            if packet[0].tx_request().checksum.is_none() && !(timestamp.is_some() && offloads.timestamp) {
-                packet[0].clear_tx_request();
+            let keeps_head = match timestamp {
+                Some(token) if tells_times => {
+                    let (addr, before) = (geometry.addr(&packet[0]), packet[0].tx_timestamp_or_request());
+                    requests.wait(Sent { addr, token, before });
+                    true
+                }
+                Some(_) => {
+                    requests.missed += 1;
+                    false
+                }
+                None => false,
+            };
+            for frame in &mut packet[usize::from(keeps_head)..] {
+                // Zero-copy drivers look in front of every frame, whatever its descriptor says.
+                frame.wipe_tx_request(tells_times);
             }
         }
     }
@@ -126,8 +122,12 @@ pub(super) fn option(frame: &Frame) -> u32 {
 
 /// Computes the Internet checksum (RFC 1071) of a packet from `start` on, over all of its frames, and writes it to
 /// `start + offset` in the first one. A sum of zero is written as 0xffff, which says the same and is not "no
-/// checksum" to UDP (RFC 768), as the kernel does it too (`skb_checksum_help`).
+/// checksum" to UDP (RFC 768), as the kernel does it too (`skb_checksum_help`). A packet that was cut short since it
+/// was asked for, so that the checksum is not in its first frame any more, stays as it is.
 fn fill_checksum(packet: &mut [Frame], start: usize, offset: usize) {
+    if start + offset + 2 > packet[0].len() {
+        return;
+    }
     let (mut sum, mut is_odd) = (0_u64, false);
     for (at, frame) in packet.iter().enumerate() {
         let bytes = &frame[if at == 0 { start } else { 0 }..];

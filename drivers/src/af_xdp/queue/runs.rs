@@ -4,7 +4,7 @@
 //! a packet apart. Invariant: what lies in the burst and what is published to the kernel are whole packets.
 
 use sheafio_core::DropReason;
-use sheafio_mempool::{Burst, Frame, PoolCache};
+use sheafio_mempool::{Burst, Frame, METADATA_BYTES, PoolCache};
 
 use super::{Kernel, XskQueue, requests};
 use crate::af_xdp::rings::{CONTINUES, Desc};
@@ -79,7 +79,8 @@ impl<K: Kernel> XskQueue<K> {
         packets
     }
 
-    /// As `send`, where some packet has several frames or none with bytes, or something is asked for with it.
+    /// As `send`, where some packet has several frames or none with bytes, or something is asked for with it, or the
+    /// kernel looks for that in front of each.
     #[cold]
     #[inline(never)]
     pub(super) fn send_runs(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
@@ -114,8 +115,9 @@ impl<K: Kernel> XskQueue<K> {
     /// their end, or they would stay in the burst for ever.
     fn drop_unsendable(&mut self, cache: &mut PoolCache, burst: &mut Burst) {
         let most = self.kernel.frames_a_packet().min(self.tx.slots() as usize);
+        let headroom = if self.looks_for_requests == 0 { 0 } else { METADATA_BYTES };
         let counters = &self.counters;
-        burst.retain_packets(cache, |packet| match unsendable(packet, most) {
+        burst.retain_packets(cache, |packet| match unsendable(packet, most, headroom) {
             None => true,
             Some(reason) => {
                 counters.add_drops(reason, 1);
@@ -136,8 +138,9 @@ struct Run {
     is_rest: bool,
 }
 
-/// Why a packet could never be sent; `most`: frames of a packet.
-fn unsendable(packet: &[Frame], most: usize) -> Option<DropReason> {
+/// Why a packet could never be sent; `most`: frames of a packet; `headroom`: bytes that the kernel wants in front of
+/// each (xp_aligned_validate_desc in net/xdp/xsk_queue.h, Linux 6.8).
+fn unsendable(packet: &[Frame], most: usize, headroom: usize) -> Option<DropReason> {
     if packet.iter().any(|frame| frame.is_empty()) {
         // The kernel would refuse the descriptor and never complete it.
         Some(DropReason::TxEmpty)
@@ -145,6 +148,8 @@ fn unsendable(packet: &[Frame], most: usize) -> Option<DropReason> {
         Some(DropReason::TxNoEnd)
     } else if packet.len() > most {
         Some(DropReason::TxTooLarge)
+    } else if packet.iter().any(|frame| frame.headroom() < headroom) {
+        Some(DropReason::TxNoHeadroom)
     } else {
         None
     }
