@@ -95,6 +95,48 @@ impl DropReason {
         matches!(self, Self::RxNoFrame | Self::RxRingFull | Self::RxTooLarge | Self::RxInvalid)
     }
 
+    /// What helps against it, in a few words, where that is in the user's hands. Names in it, such as `ring=`, are those
+    /// of a port specification and of `sheafio fwd`.
+    pub fn remedy(self) -> Option<&'static str> {
+        match self {
+            Self::TxFull => Some(
+                "packets came faster than the device takes them. Bursts: a longer ring=; for good: more queues, each \
+                 with a core of its own (queues=, --cores)",
+            ),
+            Self::TxTooLarge => Some(
+                "packets have more frames than this port can send of one. Use frags=auto or frags=yes here (Linux 6.6), \
+                 larger frames (--frame-size 4096), or a smaller MTU where they come from",
+            ),
+            Self::RxNoFrame => Some(
+                "packets came while no frame was ready: the lcore was not there in time, or the pool was empty. Bursts: \
+                 a longer ring= and fill=, more --frames; for good: more queues, each with a core of its own (queues=, \
+                 --cores)",
+            ),
+            Self::RxRingFull => Some(
+                "packets came while the RX ring was full: the lcore was not there in time. Bursts: a longer ring=; for \
+                 good: more queues, each with a core of its own (queues=, --cores)",
+            ),
+            Self::RxTooLarge => Some(
+                "packets do not fit into a frame. Use frags=auto or frags=yes (Linux 6.6), larger frames \
+                 (--frame-size 4096), or a smaller MTU",
+            ),
+            Self::TxNoHeadroom => Some(
+                "metadata=yes takes 32 bytes in front of each packet: use frames that were not prepended to so far, or \
+                 metadata=no",
+            ),
+            Self::TxDropped => Some("the device was not ready to send: is there a carrier? See: ip link"),
+            Self::TxEmpty
+            | Self::TxNoEnd
+            | Self::DeviceGone
+            | Self::TxUnsent
+            | Self::TxInvalid
+            | Self::RxInvalid
+            | Self::RxUnread
+            | Self::NotForUs
+            | Self::Malformed => None,
+        }
+    }
+
     /// Whether the packet was lost after it was counted as sent: the kernel took the descriptor and
     /// refused it, or never came to it.
     pub fn is_after_tx(self) -> bool {
