@@ -4,7 +4,7 @@ use sheafio_core::Queue;
 
 use crate::{
     DriverError,
-    af_xdp::{Right, Steer},
+    af_xdp::{DeviceCounts, Right, Steer},
 };
 
 /// An open port: its queues, to be moved to their lcores, and what stays with the control plane.
@@ -39,6 +39,12 @@ pub trait Control: Send {
 
     /// What changes which packets are the port's, where an XDP program decides on that.
     fn steer_handle(&self) -> Option<&Steer> {
+        None
+    }
+
+    /// What the port's device itself has counted since it was opened, where there is one that tells. It costs some
+    /// system calls.
+    fn device_counts(&self) -> Option<DeviceCounts> {
         None
     }
 

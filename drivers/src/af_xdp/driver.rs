@@ -161,7 +161,7 @@ fn features_that_are_on(interface: &str) -> Vec<String> {
 }
 
 /// A C string in words of 4 bytes.
-fn text_of(words: &[u32]) -> String {
+pub(super) fn text_of(words: &[u32]) -> String {
     let bytes: Vec<_> =
         words.iter().flat_map(|word| word.to_ne_bytes()).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()

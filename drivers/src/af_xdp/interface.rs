@@ -212,7 +212,8 @@ fn present() -> String {
     names.join(", ")
 }
 
-fn control_socket() -> io::Result<OwnedFd> {
+/// A socket for ioctls on the interfaces of this thread's network namespace.
+pub(super) fn control_socket() -> io::Result<OwnedFd> {
     // SAFETY: socket takes no pointer.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
@@ -235,7 +236,7 @@ fn interface_ioctl(
         *to = from as libc::c_char;
     }
     set(&mut ask);
-    // SAFETY: the requests of this module read and write one ifreq, and SIOCETHTOOL besides what `ethtool` or
+    // SAFETY: the requests of this module read and write one ifreq, and SIOCETHTOOL besides what `ethtool_on` or
     // `channels` point to.
     if unsafe { libc::ioctl(control.as_raw_fd(), request, &raw mut ask) } < 0 {
         return Err(io::Error::last_os_error());
@@ -246,8 +247,21 @@ fn interface_ioctl(
 /// An ethtool command (SIOCETHTOOL) on words that hold its struct of linux/ethtool.h: the command's number first,
 /// then what it asks, and room for all that the kernel answers to that.
 pub(super) fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
+    ethtool_on(&control_socket()?, name, words)
+}
+
+/// The same, in the network namespace of a control socket.
+pub(super) fn ethtool_on(control: &OwnedFd, name: &str, words: &mut [u32]) -> io::Result<()> {
     let at = words.as_mut_ptr().cast();
-    interface_ioctl(&control_socket()?, name, libc::SIOCETHTOOL, |ask| ask.ifr_ifru.ifru_data = at).map(drop)
+    interface_ioctl(control, name, libc::SIOCETHTOOL, |ask| ask.ifr_ifru.ifru_data = at).map(drop)
+}
+
+/// The current name of an interface, in the network namespace of a control socket; `None` when it is gone.
+pub(super) fn name_on(control: &OwnedFd, index: u32) -> Option<String> {
+    let set = |ask: &mut libc::ifreq| ask.ifr_ifru.ifru_ifindex = index as i32;
+    let answer = interface_ioctl(control, "", libc::SIOCGIFNAME, set).ok()?;
+    let name = answer.ifr_name.map(|letter| letter as u8);
+    Some(CStr::from_bytes_until_nul(&name).ok()?.to_string_lossy().into_owned())
 }
 
 /// Active RX queues by ethtool: those of their own and the combined ones. `None` if the driver does

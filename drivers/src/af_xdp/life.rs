@@ -12,6 +12,7 @@ use sheafio_core::QueueCounters;
 
 use super::{
     QueueSet,
+    device::{Device, DeviceCounts},
     interface::{ETHERNET_HEADER_BYTES, Interface, Sight, State},
     kernel,
     open::not_opened,
@@ -37,6 +38,7 @@ pub(super) struct Life {
     largest_bytes: u32,
     sockets: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
     attachment: Weak<Attachment>,
+    device: Option<Arc<Device>>,
     steer: Steer,
     seen: Seen,
     is_gone: bool,
@@ -70,6 +72,7 @@ impl Life {
         frame_bytes: u32,
         sockets: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
         attachment: Weak<Attachment>,
+        device: Option<Arc<Device>>,
         steer: Steer,
     ) -> Result<Self, DriverError> {
         let sight = Sight::of(interface)?;
@@ -86,7 +89,7 @@ impl Life {
         let frames = frames.map(|socket| socket.frames_a_packet).min().unwrap_or(1);
         let largest_bytes = frame_bytes.saturating_mul(frames as u32);
         let seen = Seen { state, link, patience: CARRIER_LOOKS, was_taken_off: false };
-        Ok(Self { sight, queues, largest_bytes, sockets, attachment, steer, seen, is_gone: false })
+        Ok(Self { sight, queues, largest_bytes, sockets, attachment, device, steer, seen, is_gone: false })
     }
 
     /// The end of the device, if it has come to that.
@@ -123,6 +126,10 @@ impl Control for Life {
 
     fn steer_handle(&self) -> Option<&Steer> {
         Some(&self.steer)
+    }
+
+    fn device_counts(&self) -> Option<DeviceCounts> {
+        self.device.as_ref().map(|device| device.counts())
     }
 
     fn rights_to_close(&self) -> &'static [Right] {

@@ -7,18 +7,20 @@
 //! What lies where: `config` says what can be asked, `open` makes a port of it: `interface` looks the device up,
 //! `program` loads and attaches, `other` tells what else is attached, `steer` says which packets are ours, `verdict`
 //! what became of them, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks, `life` looks
-//! for what becomes of the device, `rings` and `queue` are the data path. `rights` tells which capabilities are
-//! missing, and gives them up. When a step fails, `process`, `driver` and `owner` look for the cause, and `cause` has
-//! the words.
+//! for what becomes of the device, `device` and `losses` for what it counts, `rings` and `queue` are the data path.
+//! `rights` tells which capabilities are missing, and gives them up. When a step fails, `process`, `driver` and
+//! `owner` look for the cause, and `cause` has the words.
 
 mod altname;
 mod busy_poll;
 mod cause;
 mod config;
+mod device;
 mod driver;
 mod interface;
 mod kernel;
 mod life;
+mod losses;
 mod open;
 mod other;
 mod owner;
@@ -39,6 +41,7 @@ use sheafio_core::{Queue, interface_numa_node};
 pub(crate) use self::open::cache_of;
 pub use self::{
     config::{Config, CopyMode, Frags, Mode},
+    device::DeviceCounts,
     open::{open, open_with},
     queue::TxTimestamp,
     queues::{NoQueueSet, QueueSet},
@@ -47,7 +50,10 @@ pub use self::{
     verdict::{Verdict, VerdictCounts},
 };
 use self::{interface::Interface, kernel::LinuxKernel, life::Life, queue::XskQueue};
-use crate::{DriverError, port::take_queue};
+use crate::{
+    DriverError,
+    port::{Control, take_queue},
+};
 
 /// A queue of an AF_XDP port.
 pub type AfXdpQueue = XskQueue<LinuxKernel>;
@@ -103,6 +109,12 @@ impl AfXdpPort {
     /// What changes that from elsewhere, and counts what the XDP program saw.
     pub fn steer_handle(&self) -> Steer {
         self.steer.clone()
+    }
+
+    /// What the device itself has counted since the port was opened; `None` if the kernel does not tell: before 4.7.
+    /// It costs some system calls.
+    pub fn device_counts(&self) -> Option<DeviceCounts> {
+        self.life.device_counts()
     }
 
     /// Turns it into a port of any kind.

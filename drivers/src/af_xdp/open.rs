@@ -16,6 +16,7 @@ use super::{
     busy_poll::BusyPolling,
     cause,
     config::check,
+    device::Device,
     driver::{has_zero_copy, zero_copy_frames},
     interface::{ETHERNET_HEADER_BYTES, Interface},
     kernel::LinuxKernel,
@@ -74,11 +75,11 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
         }
         Err(error) => return Err(error),
     };
-    let Serving { queues, statistics, attachment, zero_copy, steer } = serving;
+    let Serving { queues, statistics, attachment, zero_copy, device, steer } = serving;
     let queues = queues.into_iter().map(Some).collect();
     let frame_bytes = pool.geometry().data_bytes();
-    let life =
-        Life::new(&interface, config.queues.clone(), frame_bytes, statistics, attachment, steer.clone())?;
+    let queue_set = config.queues.clone();
+    let life = Life::new(&interface, queue_set, frame_bytes, statistics, attachment, device, steer.clone())?;
     Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, life, steer })
 }
 
@@ -88,6 +89,7 @@ struct Serving {
     statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
     attachment: Weak<Attachment>,
     zero_copy: bool,
+    device: Option<Arc<Device>>,
     steer: Steer,
 }
 
@@ -169,13 +171,18 @@ fn serve(
         attachment.keep(polling);
         warnings.extend(warning);
     }
+    let device = Device::look(interface.index, mode).map(Arc::new);
     program.attach(&attachment, interface, mode)?;
+    if let Some(device) = &device {
+        device.begin();
+        attachment.look_at(device.clone());
+    }
     if config.metadata {
         let has_rx_metadata = program.metadata_key().is_some();
         warnings.extend(without_metadata(interface, mode, has_rx_metadata, has_tx_metadata));
     }
     let steer = program.steer().clone();
-    Ok(Serving { queues, statistics, attachment: Arc::downgrade(&attachment), zero_copy, steer })
+    Ok(Serving { queues, statistics, attachment: Arc::downgrade(&attachment), zero_copy, device, steer })
 }
 
 /// Binds a socket to each queue. They share one registration of the packet memory, that of another port if there

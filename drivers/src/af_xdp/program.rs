@@ -7,7 +7,7 @@
 use std::{
     io, mem,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, set_print};
@@ -17,6 +17,7 @@ use super::{
     Mode,
     busy_poll::BusyPolling,
     cause,
+    device::Device,
     driver::Driver,
     interface::Interface,
     other::{Other, link_info},
@@ -96,6 +97,8 @@ struct Attached {
     link: Option<OwnedFd>,
     /// Settings of the device that go back with the program.
     polling: Option<BusyPolling>,
+    /// Looked at when the program is taken off.
+    device: Option<Arc<Device>>,
     /// Queues that are in the map.
     queues: Vec<u32>,
 }
@@ -203,7 +206,10 @@ impl Program {
         let map = sockets.try_for_each(put).and_then(|()| MapHandle::try_from(&map));
         let sockets =
             map.map_err(|error| load_error(interface, &error, "putting the sockets into its map"))?;
-        Ok(Attachment { sockets, state: Mutex::new(Attached { link: None, polling: None, queues }) })
+        Ok(Attachment {
+            sockets,
+            state: Mutex::new(Attached { link: None, polling: None, device: None, queues }),
+        })
     }
 
     /// Attaches the program. Mode `Auto` is for the caller to resolve.
@@ -243,6 +249,11 @@ impl Attachment {
         self.state.lock().expect("no panic under this lock").polling = Some(polling);
     }
 
+    /// Looks at the device when the program is taken off.
+    pub(super) fn look_at(&self, device: Arc<Device>) {
+        self.state.lock().expect("no panic under this lock").device = Some(device);
+    }
+
     /// Whether the device has settings that will be put back, which takes CAP_NET_ADMIN.
     pub(super) fn has_changed_device(&self) -> bool {
         let state = self.state.lock().expect("no panic under this lock");
@@ -261,13 +272,16 @@ impl Attachment {
             state.take_off();
         }
         // Outside of the lock would do, but another queue's wait is this one's too.
-        wait_for_programs_to_end() && is_out
+        let is_quiet = wait_for_programs_to_end() && is_out;
+        state.device.iter().for_each(|device| device.ended());
+        is_quiet
     }
 }
 
 impl Attached {
     fn take_off(&mut self) {
         if let Some(link) = self.link.take() {
+            self.device.iter().for_each(|device| device.end());
             // SAFETY: the descriptor is a link's. That it is detached already is no error.
             unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
         }

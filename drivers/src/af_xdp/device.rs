@@ -1,0 +1,379 @@
+//! What a device counts by itself: packets that came to it and left it, and packets that it lost.
+//!
+//! Owns: two sockets by which the kernel is asked, of the network namespace in which the port was opened. Never does:
+//! change anything; come near a packet. Invariant: counts begin with the XDP program, those of received packets end
+//! with it, and none ever falls.
+//!
+//! ```text
+//!   start.0 | program attached | start.1   ...   end.0 | program taken off | end.1
+//! ```
+//!
+//! The program came and went at some moment between two readings, so of the packets that the device received it saw
+//! at least `end.0 - start.1` and at most `end.1 - start.0`.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    ops::RangeInclusive,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    sync::Mutex,
+};
+
+use super::{
+    Mode,
+    driver::text_of,
+    interface::{control_socket, ethtool_on, name_on},
+    losses,
+    sys::wait_for_programs_to_end,
+};
+
+// Commands and string sets of linux/ethtool.h.
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSTATS: u32 = 0x1d;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETH_SS_STATS: u32 = 1;
+/// `ETH_GSTRING_LEN`, in words of 4 bytes.
+const STRING_WORDS: usize = 8;
+/// Statistics that a driver may get between being asked how many it has and being asked for them. The kernel writes as
+/// many as there are.
+const STATISTICS_TO_SPARE: usize = 4096;
+
+/// Fields of `struct rtnl_link_stats64` (linux/if_link.h), by their place, that every kernel with
+/// [`RTM_GETSTATS`](libc::RTM_GETSTATS) has (Linux 4.7).
+const LINK_WORDS: usize = 24;
+const RX_PACKETS: usize = 0;
+const TX_PACKETS: usize = 1;
+const RX_DROPPED: usize = 6;
+const TX_DROPPED: usize = 7;
+const RX_MISSED: usize = 15;
+/// Those that count lost packets.
+const LINK_LOSSES: [(usize, &str); 15] = [
+    (4, "rx_errors"),
+    (5, "tx_errors"),
+    (RX_DROPPED, "rx_dropped"),
+    (TX_DROPPED, "tx_dropped"),
+    (10, "rx_length_errors"),
+    (11, "rx_over_errors"),
+    (12, "rx_crc_errors"),
+    (13, "rx_frame_errors"),
+    (14, "rx_fifo_errors"),
+    (RX_MISSED, "rx_missed_errors"),
+    (16, "tx_aborted_errors"),
+    (17, "tx_carrier_errors"),
+    (18, "tx_fifo_errors"),
+    (19, "tx_heartbeat_errors"),
+    (20, "tx_window_errors"),
+];
+
+/// The device's own counts since its port was opened, in packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Received while the XDP program was on the interface, at least and at most: it came and went between two looks.
+    /// Those that the program dropped or took count too, those that the device itself lost mostly do not.
+    pub rx_packets: RangeInclusive<u64>,
+    /// Of these, dropped by the driver, as far as it says so. What the kernel's AF_XDP socket could not take is among
+    /// them with some drivers (veth, virtio-net), and with others not.
+    pub rx_dropped_of_these: u64,
+    /// Lost for want of room before they could be received (`rx_missed_errors`): not in `rx_packets`.
+    pub rx_missed: u64,
+    /// Sent, by whomever.
+    pub tx_packets: u64,
+    /// Given to the device to be sent, by whomever, and dropped.
+    pub tx_dropped: u64,
+    /// Everything that speaks of lost packets and is above 0, by the kernel's or the driver's own name; those of its
+    /// queues summed up. One lost packet may be counted under several names.
+    pub losses: BTreeMap<String, u64>,
+    /// The device is gone, and these are the counts of the last look at it.
+    pub is_gone: bool,
+}
+
+/// A device that is looked at.
+#[derive(Debug)]
+pub(super) struct Device {
+    index: u32,
+    mode: Mode,
+    control: OwnedFd,
+    netlink: OwnedFd,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    start: (Link, Link),
+    /// The driver's own statistics that speak of losses, at the start.
+    statistics: BTreeMap<String, u64>,
+    end: (Option<Link>, Option<Link>),
+    /// At the last look.
+    last: Link,
+    last_statistics: BTreeMap<String, u64>,
+}
+
+type Link = [u64; LINK_WORDS];
+
+impl Device {
+    /// Looks at a device to which the XDP program is about to come. `None` if the kernel does not tell what it counts.
+    pub(super) fn look(index: u32, mode: Mode) -> Option<Self> {
+        let (control, netlink) = (control_socket().ok()?, netlink_socket().ok()?);
+        let now = link(&netlink, index)?;
+        let statistics = name_on(&control, index).and_then(|name| statistics(&control, &name));
+        let statistics = statistics.unwrap_or_default();
+        let seen = Seen {
+            start: (now, now),
+            last_statistics: statistics.clone(),
+            statistics,
+            end: (None, None),
+            last: now,
+        };
+        Some(Self { index, mode, control, netlink, seen: Mutex::new(seen) })
+    }
+
+    /// The program has come.
+    pub(super) fn begin(&self) {
+        // Drivers count at the end of a poll (NAPI), which is over after an RCU grace period, as a program is.
+        wait_for_programs_to_end();
+        let mut seen = self.seen();
+        seen.start.1 = link(&self.netlink, self.index).unwrap_or(seen.start.0);
+    }
+
+    /// The program is about to be taken off.
+    pub(super) fn end(&self) {
+        self.seen().end.0 = link(&self.netlink, self.index);
+    }
+
+    /// It is off, and an RCU grace period is over since. Does nothing where [`Device::end`] was not called before, or
+    /// this was.
+    pub(super) fn ended(&self) {
+        let mut seen = self.seen();
+        if seen.end.0.is_some() && seen.end.1.is_none() {
+            seen.end.1 = link(&self.netlink, self.index);
+        }
+    }
+
+    /// What it has counted.
+    pub(super) fn counts(&self) -> DeviceCounts {
+        let mut seen = self.seen();
+        let now = link(&self.netlink, self.index);
+        if let Some(now) = now {
+            seen.last = now;
+            let name = name_on(&self.control, self.index);
+            if let Some(statistics) = name.and_then(|name| statistics(&self.control, &name)) {
+                seen.last_statistics = statistics;
+            }
+        }
+        seen.counts(self.mode, now.is_none())
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().expect("no panic under this lock")
+    }
+}
+
+impl Seen {
+    fn counts(&self, mode: Mode, is_gone: bool) -> DeviceCounts {
+        let (start, last) = (&self.start, &self.last);
+        let (end_least, end_most) =
+            (self.end.0.as_ref().unwrap_or(last), self.end.1.as_ref().unwrap_or(last));
+        let least = since(end_least, &start.1, RX_PACKETS);
+        let most = since(end_most, &start.0, RX_PACKETS).max(least);
+        let link_losses =
+            LINK_LOSSES.iter().map(|(at, name)| ((*name).to_owned(), since(last, &start.0, *at)));
+        let driver_losses = self.last_statistics.iter().map(|(name, now)| {
+            let before = self.statistics.get(name).copied().unwrap_or(0);
+            (name.clone(), now.saturating_sub(before))
+        });
+        // The kernel's names come last and win: drivers that use them mean the same.
+        let losses = driver_losses.chain(link_losses).filter(|(_, count)| *count > 0).collect();
+        DeviceCounts {
+            rx_packets: least..=most,
+            // In generic mode the kernel drops packets before they are received too, and counts them here
+            // (enqueue_to_backlog).
+            rx_dropped_of_these: if mode == Mode::Generic {
+                0
+            } else {
+                since(end_most, &start.0, RX_DROPPED)
+            },
+            rx_missed: since(end_most, &start.0, RX_MISSED),
+            tx_packets: since(last, &start.0, TX_PACKETS),
+            tx_dropped: since(last, &start.0, TX_DROPPED),
+            losses,
+            is_gone,
+        }
+    }
+}
+
+/// What was counted between two looks. A driver that was reset may begin again.
+fn since(now: &Link, before: &Link, at: usize) -> u64 {
+    now[at].saturating_sub(before[at])
+}
+
+/// A socket for questions to rtnetlink(7).
+fn netlink_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes no pointer.
+    let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What the kernel counts of an interface (`IFLA_STATS_LINK_64`); `None` if it is gone. Callers take turns: the answer
+/// is that to the last question.
+fn link(netlink: &OwnedFd, index: u32) -> Option<Link> {
+    const IFLA_STATS_LINK_64: u32 = 1;
+    // struct nlmsghdr, then struct if_stats_msg (linux/netlink.h, linux/if_link.h), in words of 4 bytes.
+    let kind_and_flags =
+        [libc::RTM_GETSTATS.to_ne_bytes(), (libc::NLM_F_REQUEST as u16).to_ne_bytes()].concat();
+    let kind_and_flags = u32::from_ne_bytes(kind_and_flags.try_into().ok()?);
+    let question = [28, kind_and_flags, 0, 0, 0, index, 1 << (IFLA_STATS_LINK_64 - 1)];
+    let mut answer = [0_u8; 4096];
+    // SAFETY: the kernel reads the question; a netlink socket that is not connected sends to the kernel.
+    let sent = unsafe {
+        libc::send(netlink.as_raw_fd(), question.as_ptr().cast(), size_of_val(&question), libc::MSG_DONTWAIT)
+    };
+    if sent != size_of_val(&question) as isize {
+        return None;
+    }
+    // SAFETY: the kernel writes at most the answer's length. It answers before the question's call returns.
+    let len = unsafe {
+        libc::recv(netlink.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
+    };
+    link_in(answer.get(..usize::try_from(len).ok()?)?)
+}
+
+/// Finds the counts in an answer of rtnetlink's.
+fn link_in(answer: &[u8]) -> Option<Link> {
+    const IFLA_STATS_LINK_64: u16 = 1;
+    let half = |at: usize| answer.get(at..at + 2).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
+    if half(4)? != libc::RTM_NEWSTATS {
+        return None;
+    }
+    // Behind both headers: attributes of a length, a kind and a value, each at a multiple of 4 bytes.
+    let mut at = 16 + 12;
+    while let (Some(len), Some(kind)) = (half(at), half(at + 2)) {
+        let value = answer.get(at + 4..at + usize::from(len))?;
+        if kind == IFLA_STATS_LINK_64 {
+            let words = value.as_chunks().0.get(..LINK_WORDS)?;
+            return Some(std::array::from_fn(|at| u64::from_ne_bytes(words[at])));
+        }
+        at += usize::from(len.max(4)).next_multiple_of(4);
+    }
+    None
+}
+
+/// The driver's own statistics that speak of losses; `None` if it tells none.
+fn statistics(control: &OwnedFd, name: &str) -> Option<BTreeMap<String, u64>> {
+    // struct ethtool_sset_info: command, reserved, a mask of sets in 8 bytes, the count of the one asked.
+    let mut count = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_STATS, 0, 0];
+    ethtool_on(control, name, &mut count).ok()?;
+    let room = count[4] as usize + STATISTICS_TO_SPARE;
+    // struct ethtool_gstrings: command, set, count, then the strings.
+    let mut strings = vec![0; 3 + room * STRING_WORDS];
+    strings[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_STATS, count[4]]);
+    ethtool_on(control, name, &mut strings).ok()?;
+    // struct ethtool_stats: command, count, then the values in two words each.
+    let mut values = vec![0; 2 + room * 2];
+    values[..2].copy_from_slice(&[ETHTOOL_GSTATS, count[4]]);
+    ethtool_on(control, name, &mut values).ok()?;
+    if strings[2] != values[1] || values[1] as usize > room {
+        return None; // They have changed in between: the next look tells.
+    }
+    let names = strings[3..].as_chunks::<STRING_WORDS>().0.iter().map(|words| text_of(words));
+    let values = values[2..].as_chunks().0.iter().map(|[one, other]| {
+        let (one, other) = (one.to_ne_bytes(), other.to_ne_bytes());
+        u64::from_ne_bytes(std::array::from_fn(|at| if at < 4 { one[at] } else { other[at - 4] }))
+    });
+    Some(losses::sum(names.zip(values).take(strings[2] as usize)))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    fn link_of(counts: &[(usize, u64)]) -> Link {
+        let mut link = [0; LINK_WORDS];
+        for (at, count) in counts {
+            link[*at] = *count;
+        }
+        link
+    }
+
+    /// Every network namespace has a loopback device, and it counts what it sends as received.
+    #[test]
+    fn the_loopback_device_counts_what_is_sent_over_it() {
+        let index = super::super::Interface::lookup("lo").unwrap().index;
+        let device = Device::look(index, Mode::Generic).expect("Linux 4.7 and newer tell");
+        device.begin();
+        let socket = UdpSocket::bind("127.0.0.1:0");
+        let Ok(socket) = socket else { return }; // The device is down.
+        for _ in 0..10 {
+            socket.send_to(&[0], socket.local_addr().unwrap()).unwrap();
+        }
+        let counts = device.counts();
+        assert!(*counts.rx_packets.start() >= 10 && counts.tx_packets >= 10, "{counts:?}");
+        assert!(!counts.is_gone);
+        // What comes after the end counts as sent, but not as received while the program was there.
+        device.end();
+        device.ended();
+        let ended = device.counts();
+        for _ in 0..10 {
+            socket.send_to(&[0], socket.local_addr().unwrap()).unwrap();
+        }
+        let later = device.counts();
+        assert_eq!(later.rx_packets, ended.rx_packets);
+        assert!(later.tx_packets >= ended.tx_packets + 10);
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_tells_nothing() {
+        assert!(Device::look(u32::MAX >> 1, Mode::Native).is_none());
+    }
+
+    #[test]
+    fn counts_are_those_between_the_programs_coming_and_going() {
+        let seen = Seen {
+            start: (link_of(&[(RX_PACKETS, 100), (RX_DROPPED, 7)]), link_of(&[(RX_PACKETS, 103)])),
+            statistics: BTreeMap::from([("rx_queue_drops".to_owned(), 5), ("rx_dropped".to_owned(), 1)]),
+            end: (
+                Some(link_of(&[(RX_PACKETS, 1000)])),
+                Some(link_of(&[(RX_PACKETS, 1005), (RX_DROPPED, 9)])),
+            ),
+            last: link_of(&[(RX_PACKETS, 2000), (RX_DROPPED, 20), (TX_PACKETS, 50), (TX_DROPPED, 3)]),
+            last_statistics: BTreeMap::from([
+                ("rx_queue_drops".to_owned(), 9),
+                ("rx_dropped".to_owned(), 99),
+            ]),
+        };
+        let counts = seen.counts(Mode::Native, false);
+        assert_eq!((counts.rx_packets.clone(), counts.rx_dropped_of_these), (897..=905, 2));
+        assert_eq!((counts.tx_packets, counts.tx_dropped), (50, 3));
+        let losses: Vec<_> = counts.losses.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+        assert_eq!(losses, [("rx_dropped", 13), ("rx_queue_drops", 4), ("tx_dropped", 3)]);
+        assert_eq!(seen.counts(Mode::Generic, true).rx_dropped_of_these, 0);
+        assert!(seen.counts(Mode::Generic, true).is_gone);
+
+        // While the program is there, both ends are now; and a driver that begins again does not make counts fall
+        // below 0.
+        let seen = Seen { end: (None, None), last: link_of(&[(RX_PACKETS, 50)]), ..seen };
+        assert_eq!(seen.counts(Mode::Native, false).rx_packets, 0..=0);
+    }
+
+    #[test]
+    fn answers_that_are_cut_short_tell_nothing() {
+        let mut answer = vec![0; 28];
+        answer[4..6].copy_from_slice(&libc::RTM_NEWSTATS.to_ne_bytes());
+        // Padding, then the counts.
+        answer.extend([4_u16.to_ne_bytes(), 0_u16.to_ne_bytes()].concat());
+        answer.extend([(4 + LINK_WORDS as u16 * 8).to_ne_bytes(), 1_u16.to_ne_bytes()].concat());
+        answer.extend((0..LINK_WORDS as u64).flat_map(u64::to_ne_bytes));
+        assert_eq!(link_in(&answer), Some(std::array::from_fn(|at| at as u64)));
+        for len in 0..answer.len() {
+            assert_eq!(link_in(&answer[..len]), None, "{len} bytes");
+        }
+        answer[4..6].copy_from_slice(&(libc::NLMSG_ERROR as u16).to_ne_bytes());
+        assert_eq!(link_in(&answer), None);
+    }
+}
