@@ -131,6 +131,13 @@ With --json, one object a second and a last one with \"final\": true:
                       redirected                       ours (steer=RULES), to the socket of its queue
                       not_bound                        ours, but its queue is not opened: to the kernel
                       passed, malformed                not ours: by the rules, by damaged headers: to the kernel
+                    of an AF_XDP port too, in packets: wire_rx, wire_tx: came to its device and were sent by it, also by
+                    others; device: what the device and its driver count that speaks of losses and is above 0, by
+                    their own names; a packet can be among several of these, and among drops too
+                    (final) unexplained_rx: wire_rx, less redirected, not_bound, passed and malformed ones, and redirected
+                    ones, less received (rx_packets) and lost ones (rx_no_frame, rx_ring_full, rx_too_large, rx_invalid),
+                    less what the device names of the rest; unexplained_tx: tx_packets that the device neither sent nor
+                    names (while others send by it, losses can hide behind theirs)
   pool              frames: all = free + in_flight + retired, in frames;
                     free = barn + caches + lanes: whose sheaves they lie in; by_cache: each lcore's cpu, zone (NUMA),
                     frames, and counts as below, with those of the cache before it in its place;

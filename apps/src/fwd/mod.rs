@@ -7,8 +7,10 @@
 //!
 //! This file is the control plane: it opens, starts, watches, and closes. `plan` says which lcore
 //! serves what, `modes` holds the data path, `budget` its packet limit, `icmpecho` its one mode
-//! with protocols, `watch` what is seen of the run, `report` what is printed.
+//! with protocols, `watch` what is seen of the run, `report` what is printed, `account`
+//! where a port's packets went.
 
+mod account;
 mod budget;
 mod icmpecho;
 mod modes;
@@ -30,6 +32,7 @@ use sheafio_drivers::{Ports, drop_rights};
 use sheafio_mempool::Mempool;
 
 use self::{
+    account::Hints,
     budget::Budget,
     modes::Forwarder,
     plan::Plan,
@@ -79,6 +82,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
 
     let mut watch = Watch::new(pool, &mut opened);
     let printer = Printer::new(args.json);
+    let mut hints = Hints::default();
     size.warnings.iter().chain(pool.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
     opened.iter().flat_map(|port| &port.warnings).for_each(|warning| eprintln!("warning: {warning}"));
     if printer.start(&args, pool, &opened, &cpus).is_err() {
@@ -103,7 +107,9 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
         }
         if Instant::now() >= next_print && !stop.is_raised() {
             next_print += PRINT_INTERVAL;
-            if printer.print(&watch.look()).is_err() {
+            let view = watch.look();
+            hints.of(&view).iter().for_each(|hint| eprintln!("warning: {hint}"));
+            if printer.print(&view).is_err() {
                 stop.raise(); // Nobody reads any more.
             }
         }
@@ -117,6 +123,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     }
     let ending = Ending::new(pool, &watch, args.mode, closed);
     let view = watch.look_over_all(start.elapsed());
+    hints.of(&view).iter().for_each(|hint| eprintln!("warning: {hint}"));
     // Whether the verdict could be printed does not change it.
     let _ = printer.end(&view, &ending);
     let written = report.map(|mut file| file.write_all(report::final_json(&view, &ending).as_bytes()));

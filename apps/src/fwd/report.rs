@@ -10,7 +10,10 @@ use sheafio_core::{Closed, CpuList, DropReason};
 use sheafio_drivers::{Change, Port, af_xdp::Verdict};
 use sheafio_mempool::{Mempool, Pages};
 
-use super::watch::{View, Watch};
+use super::{
+    account::Account,
+    watch::{View, Watch},
+};
 use crate::cli::{FwdArgs, Mode};
 
 /// What is printed of the whole run.
@@ -198,6 +201,9 @@ fn table(view: &View) -> String {
         if !left.is_empty() {
             let _ = writeln!(text, "{:<16} left to the kernel by the XDP program: {}", "", left.join(", "));
         }
+        if let Some(line) = port.account.as_ref().and_then(Account::line) {
+            let _ = writeln!(text, "{:<16} {line}", "");
+        }
     }
     for lcore in &view.lcores {
         let _ = writeln!(
@@ -236,7 +242,7 @@ fn scaled(value: f64) -> String {
 }
 
 /// A count in groups of three digits: 16,384.
-fn grouped(count: u64) -> String {
+pub(super) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -253,7 +259,10 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use crate::fwd::watch::{CacheView, LcoreView, PoolView, PortView};
+    use crate::fwd::{
+        account::Unexplained,
+        watch::{CacheView, LcoreView, PoolView, PortView},
+    };
 
     #[test]
     fn numbers_are_readable() {
@@ -282,6 +291,12 @@ mod tests {
                 drops: Map::from_iter([("tx_full".to_owned(), 0.into())]),
                 held: vec![64],
                 program: Some(Map::from_iter([("redirected".to_owned(), 1.into())])),
+                account: Some(Account {
+                    wire_rx: 2,
+                    wire_tx: 3,
+                    device: Map::from_iter([("rx_dropped".to_owned(), 1.into())]),
+                    unexplained: Some(Unexplained { rx: 1, tx: 0 }),
+                }),
                 rx_bps: 0.0,
                 tx_bps: 0.0,
             }],
@@ -300,7 +315,7 @@ mod tests {
                 counts: Map::from_iter([("taken".to_owned(), 70.into())]),
             },
         };
-        let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0},"held":[64],"program":{"redirected":1}}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":100,"free":30,"in_flight":70,"retired":0,"barn":10,"caches":20,"lanes":0,"rings":64,"application":6,"by_cache":[{"cpu":1,"zone":0,"frames":20,"counts":{}}],"counts":{"taken":70}}}"#;
+        let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0},"held":[64],"program":{"redirected":1},"wire_rx":2,"wire_tx":3,"device":{"rx_dropped":1},"unexplained_rx":1,"unexplained_tx":0}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":100,"free":30,"in_flight":70,"retired":0,"barn":10,"caches":20,"lanes":0,"rings":64,"application":6,"by_cache":[{"cpu":1,"zone":0,"frames":20,"counts":{}}],"counts":{"taken":70}}}"#;
         assert_eq!(serde_json::to_string(&view).unwrap(), expected);
     }
 }

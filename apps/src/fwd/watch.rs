@@ -13,6 +13,8 @@ use sheafio_core::{DropReason, LcoreCounters, LcoreTotals, QueueCounters, QueueT
 use sheafio_drivers::{Change, Control, Port};
 use sheafio_mempool::{CacheCensus, Mempool, PoolCounts};
 
+use super::account::{Account, Seen};
+
 /// What is watched, and what was seen last.
 pub(crate) struct Watch {
     pool: &'static Mempool,
@@ -27,6 +29,8 @@ struct WatchedPort {
     control: Box<dyn Control>,
     queues: Vec<Arc<QueueCounters>>,
     last: QueueTotals,
+    /// Its queues are closed.
+    is_over: bool,
 }
 
 struct WatchedLcore {
@@ -58,6 +62,9 @@ pub(super) struct PortView {
     /// What became of packets in the XDP program, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) program: Option<Map<String, Value>>,
+    /// What its device says, where there is one.
+    #[serde(flatten)]
+    pub(super) account: Option<Account>,
     #[serde(skip)]
     pub(super) rx_bps: f64,
     #[serde(skip)]
@@ -103,6 +110,7 @@ impl Watch {
             control: port.take_control(),
             queues: port.queues.iter().map(|queue| queue.counters().clone()).collect(),
             last: QueueTotals::default(),
+            is_over: false,
         };
         Self {
             pool,
@@ -148,7 +156,9 @@ impl Watch {
 
     /// The whole run, with rates over all of it.
     pub(crate) fn look_over_all(&mut self, run: Duration) -> View {
-        self.ports.iter_mut().for_each(|port| port.last = QueueTotals::default());
+        for port in &mut self.ports {
+            (port.last, port.is_over) = (QueueTotals::default(), true);
+        }
         self.lcores.iter_mut().for_each(|lcore| lcore.last = LcoreTotals::default());
         self.view(run, run)
     }
@@ -230,7 +240,11 @@ impl WatchedPort {
             (rate(totals.rx_packets, last.rx_packets), rate(totals.tx_packets, last.tx_packets));
         let drops =
             DropReason::ALL.iter().map(|reason| (reason.name().to_owned(), totals.drops(*reason).into()));
-        let program = self.control.steer_handle().and_then(|steer| steer.counts().ok()).map(|counts| {
+        let program = self.control.steer_handle().and_then(|steer| steer.counts().ok());
+        let account = program.as_ref().zip(self.control.device_counts());
+        let account = account
+            .map(|(program, device)| Account::new(&totals, Seen::from(program), &device, self.is_over));
+        let program = program.map(|counts| {
             counts.all().map(|(verdict, count)| (verdict.name().to_owned(), count.into())).collect()
         });
         PortView {
@@ -244,6 +258,7 @@ impl WatchedPort {
             drops: drops.collect(),
             held: self.queues.iter().map(|queue| queue.totals().held).collect(),
             program,
+            account,
             rx_bps: wire_bits(rx_pps, rate(totals.rx_bytes, last.rx_bytes)),
             tx_bps: wire_bits(tx_pps, rate(totals.tx_bytes, last.tx_bytes)),
         }
