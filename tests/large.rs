@@ -112,7 +112,7 @@ fn without_frags_large_packets_are_counted_and_the_remedy_is_told() {
             assert_eq!((ended.port(port, "rx_packets"), ended.port(port, "rx_too_large")), (3, 3), "{mode}");
         }
         for part in
-            ["ve0: at MTU 9000 packets have up to 9014 bytes", "frags=no was asked for", "--frame-size 4096"]
+            ["ve0: at MTU 9000 packets have up to 9018 bytes", "frags=no was asked for", "--frame-size 4096"]
         {
             assert!(ended.stderr.contains(part), "{}", ended.stderr);
         }

@@ -125,10 +125,10 @@ fn busy_polling_forwards_and_puts_the_settings_back() {
         let port = format!("ve0,mode={mode},busy_poll=64");
         let fwd = Fwd::start(&netns, &["-p", &port, "--mode", "icmpecho", "--idle", idle]);
         assert_eq!(settings(), pair("2", "200000"), "{mode}");
-        assert!(veth.peer.succeeds("ping", &["-c", "20", "-i", "0.01", "-W", "2", OURS]), "{mode}, {idle}");
+        assert!(veth.peer.succeeds("ping", &["-c", "20", "-i", "0.01", "-w", "10", OURS]), "{mode}, {idle}");
         let ended = fwd.end();
         ended.assert_conserved();
-        assert!(ended.port(0, "tx_packets") >= 20);
+        assert!(ended.port(0, "tx_packets") >= 20, "{mode}, {idle}: {:?}", ended.lines.last());
         assert_eq!(settings(), pair("1", "0"), "{mode}: not as before");
 
         // What someone else has set meanwhile stays.
@@ -137,4 +137,22 @@ fn busy_polling_forwards_and_puts_the_settings_back() {
         fwd.end().assert_conserved();
         assert_eq!(settings(), pair("7", "0"), "{mode}: someone else's setting was lost");
     }
+}
+
+/// Queues without a TX queue of their number receive, and the user is told that they can't send.
+#[test]
+fn queues_that_can_not_send_are_warned_of() {
+    if !can_make_networks("queues_that_can_not_send_are_warned_of") {
+        return;
+    }
+    let (netns, veth) = network(2);
+    veth.peer.run("ethtool", &["-L", "ve1", "rx", "1", "tx", "2"]);
+    netns.run("ethtool", &["-L", "ve0", "rx", "2", "tx", "1"]);
+    let ended = Fwd::start(&netns, &["-p", "ve0,queues=2"]).end();
+    ended.assert_conserved();
+    for part in ["ve0: it has 1 TX queue(s): what is sent on queues from 1 on", "ethtool -L ve0 combined 2"] {
+        assert!(ended.stderr.contains(part), "{}", ended.stderr);
+    }
+    let ended = Fwd::start(&netns, &["-p", "ve0,queues=1"]).end();
+    assert!(!ended.stderr.contains("TX queue"), "{}", ended.stderr);
 }

@@ -110,7 +110,7 @@ fn a_frame_too_small_for_the_mtu_is_warned_of() {
         let fwd = Fwd::start(&netns, &["-p", "ve0,frags=no", "--frame-size", size]);
         let ended = fwd.end();
         ended.assert_conserved();
-        ended.stderr.contains("packets have up to 3014 bytes, but a frame holds 1792")
+        ended.stderr.contains("packets have up to 3018 bytes, but a frame holds 1792")
     };
     assert!(warned("2048") && !warned("4096"));
 }

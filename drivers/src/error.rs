@@ -77,6 +77,20 @@ pub enum DriverError {
         /// The command that detaches it.
         remedy: String,
     },
+    /// Another XDP program could not be taken off.
+    #[error(
+        "{interface}: force=yes (--force) could not take off XDP program {program}: {source}. Take it off: {remedy}"
+    )]
+    TakeOff {
+        /// The interface.
+        interface: String,
+        /// Name and id of the program.
+        program: String,
+        /// What the kernel said.
+        source: io::Error,
+        /// The command that detaches it, or the right that it takes.
+        remedy: String,
+    },
     /// The program could not be attached.
     #[error("{interface}: can't attach the XDP program in {mode} mode: {reason}. {remedy}")]
     Attach {
@@ -212,8 +226,8 @@ pub enum DriverError {
         port: String,
         /// The asked queue.
         queue: u32,
-        /// How many were opened.
-        opened: u32,
+        /// The queues that were opened.
+        opened: String,
     },
     /// Both ends of a ring are taken.
     #[error("ring:{name}: both ends are in use; a ring has two. Use another name for another ring")]

@@ -4,7 +4,7 @@ use sheafio_core::Queue;
 
 use crate::{
     DriverError,
-    af_xdp::{DeviceCounts, Right, Steer},
+    af_xdp::{DeviceCounts, QueueSet, Right, Steer},
 };
 
 /// An open port: its queues, to be moved to their lcores, and what stays with the control plane.
@@ -75,10 +75,15 @@ pub enum Change {
 }
 
 /// Takes a queue out of a port, for the lcore that will own it.
-pub(crate) fn take_queue<Q>(queues: &mut [Option<Q>], queue: u32, port: &str) -> Result<Q, DriverError> {
-    let opened = queues.len() as u32;
-    let taken = queues.get_mut(queue as usize).and_then(Option::take);
-    taken.ok_or_else(|| DriverError::NoQueue { port: port.to_owned(), queue, opened })
+pub(crate) fn take_queue<Q>(
+    queues: &mut [Option<Q>],
+    numbers: &QueueSet,
+    queue: u32,
+    port: &str,
+) -> Result<Q, DriverError> {
+    let at = numbers.numbers().iter().position(|number| *number == queue);
+    let taken = at.and_then(|at| queues.get_mut(at)).and_then(Option::take);
+    taken.ok_or_else(|| DriverError::NoQueue { port: port.to_owned(), queue, opened: numbers.to_string() })
 }
 
 /// For ports without anything outside of their queues.

@@ -96,13 +96,10 @@ pub(super) fn zero_copy_frames(interface: &Interface) -> usize {
 }
 
 /// Whether the driver can do without copies (`NETDEV_XDP_ACT_XSK_ZEROCOPY`, linux/netdev.h, Linux 6.3), as far as
-/// it says so.
-pub(super) fn has_zero_copy(interface: &Interface) -> bool {
-    const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 8;
-    // A kernel that tells no features may well have drivers with zero-copy.
-    query(interface).map_or(true, |query| {
-        query.feature_flags == 0 || query.feature_flags & NETDEV_XDP_ACT_XSK_ZEROCOPY != 0
-    })
+/// it says so; `None`: not told, as by a kernel that knows no features, but may well have such drivers.
+pub(super) fn has_zero_copy(interface: &Interface) -> Option<bool> {
+    let features = query(interface).ok()?.feature_flags;
+    (features != 0).then_some(features & XSK_ZEROCOPY != 0)
 }
 
 /// What the kernel says of XDP on an interface.

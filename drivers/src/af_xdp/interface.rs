@@ -45,8 +45,8 @@ struct EthtoolDriver {
 
 const _: () = assert!(size_of::<EthtoolDriver>() == 196);
 
-/// Bytes before the payload that the MTU does not count (IEEE 802.3), without a VLAN tag.
-pub(super) const ETHERNET_HEADER_BYTES: u32 = 14;
+/// Bytes before the payload that the MTU does not count (IEEE 802.3), with a VLAN tag.
+pub(super) const LINK_HEADER_BYTES: u32 = 18;
 
 /// An interface that is looked at again and again, by its index, in the network namespace in which it was opened.
 pub(super) struct Sight {
@@ -88,7 +88,7 @@ impl Sight {
             let mtu = ask(libc::SIOCGIFMTU).ok()?.ifr_ifru.ifru_mtu;
             (mtu as u32, i32::from(ask(libc::SIOCGIFFLAGS).ok()?.ifr_ifru.ifru_flags))
         };
-        let rx_queues = channels(&self.control, &name).unwrap_or_else(|| queues_in_sysfs(&name));
+        let rx_queues = queues(&self.control, &name).0;
         let (is_up, has_carrier) = (flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0);
         // Where the name has changed meanwhile, some answers may be missing or another interface's.
         (self.name()? == name).then_some(State { name, mtu, rx_queues, is_up, has_carrier })
@@ -112,6 +112,8 @@ pub(crate) struct Interface {
     pub(crate) mtu: u32,
     /// Active RX queues.
     pub(crate) rx_queues: u32,
+    /// Active TX queues.
+    pub(crate) tx_queues: u32,
     pub(crate) is_up: bool,
     pub(crate) has_default_route: bool,
     /// The name of its driver; empty if it does not tell.
@@ -141,10 +143,10 @@ impl Interface {
             let flags = ioctl(libc::SIOCGIFFLAGS, none).map_err(call)?.ifr_ifru.ifru_flags;
             (std::array::from_fn(|at| address[at] as u8), mtu as u32, i32::from(flags))
         };
-        let rx_queues = channels(&control, &name).unwrap_or_else(|| queues_in_sysfs(&name));
+        let (rx_queues, tx_queues) = queues(&control, &name);
         let has_default_route = default_route_interfaces().contains(&name);
         let (driver, is_up) = (driver(&control, &name).unwrap_or_default(), flags & libc::IFF_UP != 0);
-        Ok(Self { name, index, mac, mtu, rx_queues, is_up, has_default_route, driver })
+        Ok(Self { name, index, mac, mtu, rx_queues, tx_queues, is_up, has_default_route, driver })
     }
 
     /// Why packets would be damaged in zero-copy mode, if they would. igb tells its NIC how long the frames are in
@@ -152,8 +154,7 @@ impl Interface {
     /// the driver gives each part out as a packet of its own (igb_clean_rx_irq_zc looks at no end-of-packet bit).
     pub(crate) fn splits_packets(&self, geometry: &Geometry) -> Option<DriverError> {
         const UNIT_BYTES: u32 = 1024;
-        const VLAN_TAG_BYTES: u32 = 4;
-        let largest = self.mtu + ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES;
+        let largest = self.mtu + LINK_HEADER_BYTES;
         let possible = geometry.data_bytes() / UNIT_BYTES * UNIT_BYTES;
         (self.driver == "igb" && largest > possible).then(|| DriverError::SplitPackets {
             interface: self.name.clone(),
@@ -162,7 +163,7 @@ impl Interface {
             frame: geometry.frame_bytes(),
             mtu: self.mtu,
             largest,
-            mtu_possible: possible.saturating_sub(ETHERNET_HEADER_BYTES + VLAN_TAG_BYTES),
+            mtu_possible: possible.saturating_sub(LINK_HEADER_BYTES),
         })
     }
 }
@@ -264,14 +265,17 @@ pub(super) fn name_on(control: &OwnedFd, index: u32) -> Option<String> {
     Some(CStr::from_bytes_until_nul(&name).ok()?.to_string_lossy().into_owned())
 }
 
-/// Active RX queues by ethtool: those of their own and the combined ones. `None` if the driver does
-/// not tell.
-fn channels(control: &OwnedFd, name: &str) -> Option<u32> {
+/// Active RX and TX queues by ethtool, those of their own and the combined ones; by sysfs where the driver does not tell.
+fn queues(control: &OwnedFd, name: &str) -> (u32, u32) {
     let mut channels = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
     let at = (&raw mut channels).cast();
-    interface_ioctl(control, name, libc::SIOCETHTOOL, |ask| ask.ifr_ifru.ifru_data = at).ok()?;
-    let active = channels.rx_count + channels.combined_count;
-    (active > 0).then_some(active)
+    // What the driver does not tell stays 0.
+    let _ = interface_ioctl(control, name, libc::SIOCETHTOOL, |ask| ask.ifr_ifru.ifru_data = at);
+    let or_in_sysfs = |told: u32, kind: &str| if told > 0 { told } else { queues_in_sysfs(name, kind) };
+    (
+        or_in_sysfs(channels.rx_count + channels.combined_count, "rx-"),
+        or_in_sysfs(channels.tx_count + channels.combined_count, "tx-"),
+    )
 }
 
 fn driver(control: &OwnedFd, name: &str) -> Option<String> {
@@ -282,10 +286,10 @@ fn driver(control: &OwnedFd, name: &str) -> Option<String> {
     Some(driver.to_string_lossy().into_owned())
 }
 
-fn queues_in_sysfs(name: &str) -> u32 {
+fn queues_in_sysfs(name: &str, kind: &str) -> u32 {
     let queues = fs::read_dir(format!("/sys/class/net/{name}/queues"));
-    let is_rx = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("rx-");
-    queues.map_or(1, |entries| entries.flatten().filter(is_rx).count().max(1) as u32)
+    let is_one = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(kind);
+    queues.map_or(1, |entries| entries.flatten().filter(is_one).count().max(1) as u32)
 }
 
 /// Interfaces that a default route of this namespace leads through (proc_net_route).

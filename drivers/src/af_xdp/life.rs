@@ -13,7 +13,7 @@ use sheafio_core::QueueCounters;
 use super::{
     QueueSet,
     device::{Device, DeviceCounts},
-    interface::{ETHERNET_HEADER_BYTES, Interface, Sight, State},
+    interface::{Interface, LINK_HEADER_BYTES, Sight, State},
     kernel,
     open::not_opened,
     program::Attachment,
@@ -219,7 +219,7 @@ fn queue_change(before: u32, now: &State, queues: &QueueSet) -> Change {
 }
 
 fn mtu_change(before: u32, now: &State, largest_bytes: u32) -> Option<Change> {
-    let largest = |mtu: u32| mtu.saturating_add(ETHERNET_HEADER_BYTES);
+    let largest = |mtu: u32| mtu.saturating_add(LINK_HEADER_BYTES);
     let (name, mtu) = (&now.name, now.mtu);
     if largest(mtu) > largest_bytes {
         return Some(Change::Trouble(format!(
@@ -227,7 +227,7 @@ fn mtu_change(before: u32, now: &State, largest_bytes: u32) -> Option<Change> {
              {largest_bytes}, and larger ones are dropped (rx_too_large). Start again, for packets in several frames, \
              or: ip link set dev {name} mtu {}",
             largest(mtu),
-            largest_bytes - ETHERNET_HEADER_BYTES
+            largest_bytes - LINK_HEADER_BYTES
         )));
     }
     let fits_again = largest(before) > largest_bytes;
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(changes.len(), 5, "{changes:?}");
         assert_eq!(changes[0], Change::Renamed("out".to_owned()));
         for (change, part) in
-            changes[1..].iter().zip(["dev out up", "-L out", "dev out mtu 1778", "took our XDP program off"])
+            changes[1..].iter().zip(["dev out up", "-L out", "dev out mtu 1774", "took our XDP program off"])
         {
             assert!(matches!(change, Change::Trouble(text) if text.contains(part)), "{part}: {change:?}");
         }
@@ -327,9 +327,9 @@ mod tests {
 
     #[test]
     fn an_mtu_is_told_while_packets_of_its_size_do_not_fit() {
-        assert_eq!(after(&seen(), "1", |now| now.state.mtu = 1778).0, []);
+        assert_eq!(after(&seen(), "1", |now| now.state.mtu = 1774).0, []);
         let (changes, large) = after(&seen(), "1", |now| now.state.mtu = 1779);
-        assert!(text(&changes).contains("packets may have 1793 bytes, but the frames of one hold 1792"));
+        assert!(text(&changes).contains("packets may have 1797 bytes, but the frames of one hold 1792"));
         let (changes, _) = after(&large, "1", |now| now.state.mtu = 1000);
         assert!(matches!(&changes[..], [Change::Mended(_)]), "{changes:?}");
     }

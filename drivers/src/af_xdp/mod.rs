@@ -65,6 +65,8 @@ pub struct AfXdpPort {
     zero_copy: bool,
     warnings: Vec<String>,
     queues: Vec<Option<AfXdpQueue>>,
+    /// The numbers of these queues.
+    numbers: QueueSet,
     life: Life,
     steer: Steer,
 }
@@ -75,12 +77,12 @@ pub(crate) fn name_of(interface: &str) -> Option<String> {
 }
 
 impl AfXdpPort {
-    /// Takes a queue out of the port, for the lcore that will own it.
+    /// Takes the queue with this number out of the port, for the lcore that will own it.
     ///
     /// # Errors
     /// [`DriverError::NoQueue`] if it was not opened or is taken already.
     pub fn queue(&mut self, queue: u32) -> Result<AfXdpQueue, DriverError> {
-        take_queue(&mut self.queues, queue, &self.interface.name)
+        take_queue(&mut self.queues, &self.numbers, queue, &self.interface.name)
     }
 
     /// Where the XDP program runs: native or generic.

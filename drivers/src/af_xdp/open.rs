@@ -18,7 +18,7 @@ use super::{
     config::check,
     device::Device,
     driver::{has_zero_copy, zero_copy_frames},
-    interface::{ETHERNET_HEADER_BYTES, Interface},
+    interface::{Interface, LINK_HEADER_BYTES},
     kernel::LinuxKernel,
     life::Life,
     other::Other,
@@ -80,7 +80,8 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
     let frame_bytes = pool.geometry().data_bytes();
     let queue_set = config.queues.clone();
     let life = Life::new(&interface, queue_set, frame_bytes, statistics, attachment, device, steer.clone())?;
-    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, life, steer })
+    let numbers = config.queues.clone();
+    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, numbers, life, steer })
 }
 
 /// Queues that get packets.
@@ -112,7 +113,7 @@ fn serve(
         (Mode::Generic, CopyMode::Auto) => CopyMode::Copy,
         (_, copy) => copy,
     };
-    let largest = interface.mtu + ETHERNET_HEADER_BYTES;
+    let largest = interface.mtu + LINK_HEADER_BYTES;
     let frags = match config.frags {
         Frags::Auto if largest <= pool.geometry().data_bytes() => Frags::No,
         frags => frags,
@@ -126,7 +127,15 @@ fn serve(
         driver_frames: zero_copy_frames(interface),
     };
     let numbers = config.queues.numbers();
-    let sockets = bind(interface, numbers, pool, ask)?;
+    let sockets = match bind(interface, numbers, pool, ask) {
+        // The first queue may have got zero-copy, which the kernel then wants of all.
+        Err(error) if copy == CopyMode::Auto && numbers.len() > 1 && is_of_mode(&error) => {
+            let copied = bind(interface, numbers, pool, Ask { copy: CopyMode::Copy, ..ask })?;
+            warnings.push(format!("{error}; goes on in copy mode, which is slower"));
+            copied
+        }
+        sockets => sockets?,
+    };
     let zero_copy = sockets.iter().all(|(socket, _)| socket.zero_copy);
     if zero_copy && let Some(error) = interface.splits_packets(pool.geometry()) {
         if config.copy == CopyMode::ZeroCopy {
@@ -136,6 +145,13 @@ fn serve(
         warnings.push(format!("{error}; goes on in copy mode, which is slower"));
         let copied = Config { copy: CopyMode::Copy, ..config.clone() };
         return serve(interface, &copied, pool, mode, warnings);
+    }
+    if copy == CopyMode::Auto && !zero_copy && has_zero_copy(interface) == Some(true) {
+        warnings.push(format!(
+            "{}: its driver could do without copies, and the kernel copies all the same, which is slower: \
+             copy=zerocopy says why",
+            interface.name
+        ));
     }
     let frags = sockets.iter().all(|(socket, _)| socket.frames_a_packet > 1);
     if !frags && largest > pool.geometry().data_bytes() {
@@ -163,7 +179,7 @@ fn serve(
     if config.force
         && let Some(other) = Other::on(interface)
     {
-        other.detach(interface).map_err(|_| other.refuse(interface))?;
+        other.detach(interface)?;
         warnings.push(format!("{}: took off XDP program {other}", interface.name));
     }
     if config.busy_poll.is_some() {
@@ -178,11 +194,16 @@ fn serve(
         attachment.look_at(device.clone());
     }
     if config.metadata {
-        let has_rx_metadata = program.metadata_key().is_some();
-        warnings.extend(without_metadata(interface, mode, has_rx_metadata, has_tx_metadata));
+        warnings.extend(without_metadata(interface, mode, &program, has_tx_metadata));
     }
     let steer = program.steer().clone();
     Ok(Serving { queues, statistics, attachment: Arc::downgrade(&attachment), zero_copy, device, steer })
+}
+
+/// Whether a queue can't be bound because of the mode that was asked for, or that another queue has.
+fn is_of_mode(error: &DriverError) -> bool {
+    let DriverError::Bind { source, .. } = error else { return false };
+    matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }
 
 /// Binds a socket to each queue. They share one registration of the packet memory, that of another port if there
@@ -194,7 +215,7 @@ fn bind(
     ask: Ask,
 ) -> Result<Vec<(Arc<Socket>, rings::Rings)>, DriverError> {
     let open = |queue, umem: &Umem<'_>| Socket::open(interface, queue, pool.geometry(), umem, ask);
-    let of_another_port = umem::shareable(pool, ask, has_zero_copy(interface));
+    let of_another_port = umem::shareable(pool, ask, has_zero_copy(interface).unwrap_or(true));
     let mut sockets: Vec<(Arc<Socket>, rings::Rings)> = Vec::new();
     for &queue in queues {
         let (socket, rings) = match (sockets.first(), &of_another_port) {
@@ -254,6 +275,13 @@ fn warnings_of(interface: &Interface, config: &Config) -> Vec<String> {
             ),
         });
     }
+    if queues.last() >= interface.tx_queues {
+        let (present, wanted) = (interface.tx_queues, queues.last() + 1);
+        warnings.push(format!(
+            "{name}: it has {present} TX queue(s): what is sent on queues from {present} on stays where it is (tx_full). \
+             To send there too: ethtool -L {name} combined {wanted} (veth: tx {wanted})"
+        ));
+    }
     warnings.extend(not_opened(name, interface.rx_queues, queues).map(|text| format!("{name}: {text}")));
     if !interface.is_up {
         warnings.push(format!("{name}: the link is down; packets come after: ip link set dev {name} up"));
@@ -288,19 +316,22 @@ fn too_large(interface: &Interface, frags: Frags, data_bytes: u32) -> String {
     format!(
         "{name}: at MTU {mtu} packets have up to {} bytes, but a frame holds {data_bytes}: larger ones are dropped \
          (rx_too_large), as {why}. Use frames of 4096 bytes (--frame-size 4096), or: ip link set dev {name} mtu {}",
-        mtu + ETHERNET_HEADER_BYTES,
-        data_bytes - ETHERNET_HEADER_BYTES
+        mtu + LINK_HEADER_BYTES,
+        data_bytes - LINK_HEADER_BYTES
     )
 }
 
 /// What of metadata was asked for and can't be had.
-fn without_metadata(interface: &Interface, mode: Mode, has_rx: bool, has_tx: bool) -> Vec<String> {
+fn without_metadata(interface: &Interface, mode: Mode, program: &Program, has_tx: bool) -> Vec<String> {
     let name = &interface.name;
     let mut warnings = Vec::new();
-    if !has_rx {
-        let why = match mode {
-            Mode::Generic => "generic mode has none: use mode=native",
-            _ => "this kernel has none: it takes Linux 6.3 or newer",
+    if program.metadata_key().is_none() {
+        let why = match (mode, program.refused()) {
+            (Mode::Generic, _) => "generic mode has none: use mode=native".to_owned(),
+            (_, Some(reason)) => format!(
+                "the kernel refuses the program that asks the device: {reason}. It takes Linux 6.7 or newer, with BTF"
+            ),
+            (_, None) => "none was asked for".to_owned(),
         };
         warnings.push(format!("{name}: received packets come without metadata, as {why}"));
     }

@@ -5,7 +5,7 @@
 
 use std::{
     ffi::CStr,
-    io, mem,
+    mem,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
@@ -69,7 +69,7 @@ impl Other {
     }
 
     /// Takes it off.
-    pub(super) fn detach(&self, interface: &Interface) -> io::Result<()> {
+    pub(super) fn detach(&self, interface: &Interface) -> Result<(), DriverError> {
         let mode = if self.generic { Mode::Generic } else { Mode::Native };
         // SAFETY: the descriptor is a link's; no options are given.
         let detached = unsafe {
@@ -78,7 +78,12 @@ impl Other {
                 None => sys::bpf_xdp_detach(interface.index as i32, flag(mode), std::ptr::null()),
             }
         };
-        check(detached).map(drop)
+        check(detached).map(drop).map_err(|source| {
+            let DriverError::Attached { interface, program, remedy, .. } = self.refuse(interface) else {
+                unreachable!("a refusal is told as one");
+            };
+            DriverError::TakeOff { interface, program, source, remedy }
+        })
     }
 }
 

@@ -84,6 +84,8 @@ pub(super) struct Program {
     name: &'static str,
     /// What the program writes behind the metadata of each packet.
     key: u64,
+    /// Why a variant that can do more was not loaded.
+    refused: Option<String>,
 }
 
 /// What a port's queues share: the map of sockets, and the link by which the program is attached. The
@@ -117,10 +119,22 @@ impl Program {
         mut variant: Variant,
         copies: bool,
     ) -> Result<Self, DriverError> {
+        let mut refused = None;
         loop {
             match (Self::load_one(interface, queues, variant, copies), variant.simpler()) {
-                (Err(_), Some(simpler)) => variant = simpler, // Had it failed for another reason, so does this.
-                (loaded, _) => return loaded,
+                (Err(error), Some(simpler)) => {
+                    variant = simpler;
+                    refused = refused.or(Some(error));
+                }
+                (Ok(program), _) => {
+                    let refused = refused.map(|error| match error {
+                        DriverError::Load { reason, .. } => reason,
+                        error => error.to_string(),
+                    });
+                    return Ok(Self { refused, ..program });
+                }
+                // The first reason is that of what was asked for.
+                (Err(error), None) => return Err(refused.unwrap_or(error)),
             }
         }
     }
@@ -152,7 +166,7 @@ impl Program {
             }
             let object = open.load()?;
             let steer = Steer::new(&interface.name, &object)?;
-            Ok(Self { object, steer, variant, name, key })
+            Ok(Self { object, steer, variant, name, key, refused: None })
         })
         .map_err(|(error, said): (libbpf_rs::Error, String)| load_error(interface, &error, &said))
     }
@@ -160,6 +174,11 @@ impl Program {
     /// The key behind the metadata of each packet; `None` if the program writes none.
     pub(super) fn metadata_key(&self) -> Option<u64> {
         (self.variant == Variant::Metadata).then_some(self.key)
+    }
+
+    /// Why the variant that was asked for was not loaded, if it was not.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
     }
 
     /// What steers it.

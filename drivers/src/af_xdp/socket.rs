@@ -52,8 +52,10 @@ static REGISTERED_KIB: AtomicU64 = AtomicU64::new(0);
 /// A bound socket.
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// Its part of [`REGISTERED_KIB`]. Sockets that share its packet memory end about when it does.
-    _registered: Registered,
+    /// The packet memory's part of [`REGISTERED_KIB`], until the last socket that shares it is closed.
+    registered: Arc<Registered>,
+    /// What was asked for, of which the registration gave what the kernel has.
+    pub(super) ask: Ask,
     pub(super) zero_copy: bool,
     /// One kick sends all that is queued: the kernel let us raise its budget of 32.
     pub(super) sends_all: bool,
@@ -114,7 +116,7 @@ impl Socket {
         let (registered, tx_metadata) = match umem {
             Umem::Register => register(fd.as_fd(), geometry, ask.metadata)
                 .map_err(|source| refused_memory(interface, queue, geometry, source))?,
-            Umem::Share(first) => (Registered(0), first.tx_metadata),
+            Umem::Share(first) => (first.registered.clone(), first.tx_metadata),
         };
         for (option, ring) in [
             (libc::XDP_UMEM_FILL_RING, "making the fill ring"),
@@ -146,7 +148,7 @@ impl Socket {
         };
         let unbound = AtomicBool::new(false);
         let socket =
-            Self { fd, _registered: registered, zero_copy, sends_all, frames_a_packet, tx_metadata, unbound };
+            Self { fd, registered, ask, zero_copy, sends_all, frames_a_packet, tx_metadata, unbound };
         Ok((socket, rings))
     }
 
@@ -185,7 +187,7 @@ impl Drop for Registered {
 }
 
 /// Registers the packet memory; returns whether the kernel knows requests in front of packets that are sent.
-fn register(fd: BorrowedFd<'_>, geometry: &Geometry, metadata: bool) -> io::Result<(Registered, bool)> {
+fn register(fd: BorrowedFd<'_>, geometry: &Geometry, metadata: bool) -> io::Result<(Arc<Registered>, bool)> {
     let mut umem = libc::xdp_umem_reg {
         addr: geometry.base().as_ptr() as u64,
         len: geometry.umem_bytes(),
@@ -208,7 +210,7 @@ fn register(fd: BorrowedFd<'_>, geometry: &Geometry, metadata: bool) -> io::Resu
 }
 
 /// Registers it as stated, which locks it in memory. The soft limit of that is raised where it is in the way.
-fn lock(fd: BorrowedFd<'_>, umem: &libc::xdp_umem_reg) -> io::Result<Registered> {
+fn lock(fd: BorrowedFd<'_>, umem: &libc::xdp_umem_reg) -> io::Result<Arc<Registered>> {
     let kib = umem.len >> 10;
     let start = Instant::now();
     while let Err(error) = sys::set_option(fd, libc::XDP_UMEM_REG, umem) {
@@ -226,7 +228,7 @@ fn lock(fd: BorrowedFd<'_>, umem: &libc::xdp_umem_reg) -> io::Result<Registered>
         thread::sleep(BUSY_RETRY);
     }
     REGISTERED_KIB.fetch_add(kib, Ordering::Relaxed);
-    Ok(Registered(kib))
+    Ok(Arc::new(Registered(kib)))
 }
 
 fn refused_memory(interface: &Interface, queue: u32, geometry: &Geometry, source: io::Error) -> DriverError {

@@ -36,8 +36,10 @@ pub(super) fn shareable(pool: &'static Mempool, ask: Ask, has_zero_copy: bool) -
             (CopyMode::ZeroCopy, is_zero_copy) => is_zero_copy,
             (CopyMode::Auto, is_zero_copy) => is_zero_copy == has_zero_copy,
         };
-        let has_same_frags = (ask.frags != Frags::No) == (socket.frames_a_packet > 1);
-        is_same_copy && has_same_frags && ask.metadata == socket.tx_metadata
+        // What the kernel made of the same wishes then, it would make of them now.
+        let has_same_frags = (ask.frags != Frags::No) == (socket.ask.frags != Frags::No);
+        let can_not = ask.frags == Frags::Yes && socket.frames_a_packet == 1;
+        is_same_copy && has_same_frags && !can_not && ask.metadata == socket.ask.metadata
     })
 }
 

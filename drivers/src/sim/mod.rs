@@ -19,7 +19,7 @@ use self::kernel::SimKernel;
 pub use self::wire::{SimStatistics, Wire};
 use crate::{
     DriverError,
-    af_xdp::{cache_of, queue::XskQueue, rings::Rings},
+    af_xdp::{QueueSet, cache_of, queue::XskQueue, rings::Rings},
     port::{Change, Control, soft_mac, take_queue},
 };
 
@@ -157,7 +157,8 @@ impl SimPort {
     /// # Errors
     /// [`DriverError::NoQueue`] if it was not opened or is taken already.
     pub fn queue(&mut self, queue: u32) -> Result<SimQueue, DriverError> {
-        take_queue(&mut self.queues, queue, &self.name)
+        let numbers = QueueSet::range(0, self.queues.len() as u32).unwrap_or_default();
+        take_queue(&mut self.queues, &numbers, queue, &self.name)
     }
 
     /// The wire of a queue: what arrives there, and what was sent.

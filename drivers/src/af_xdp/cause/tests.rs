@@ -24,6 +24,7 @@ fn interface() -> Interface {
         mac: [0; 6],
         mtu: 1500,
         rx_queues: 4,
+        tx_queues: 4,
         is_up: true,
         has_default_route: false,
         driver: "fast".to_owned(),
