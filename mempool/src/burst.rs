@@ -174,8 +174,10 @@ impl Burst {
     /// The unused entries below the limit, for a driver to write frames to.
     #[inline(always)]
     pub fn spare(&mut self) -> &mut [MaybeUninit<Frame>] {
-        let (len, limit) = (self.len as usize, self.limit as usize);
-        &mut self.frames[len.min(limit)..limit]
+        let (len, room) = (self.len as usize, self.room());
+        debug_assert!(len + room <= Self::MAX);
+        // SAFETY: neither the length nor the limit is more than MAX, and the room ends at the limit.
+        unsafe { self.frames.get_unchecked_mut(len..len + room) }
     }
 
     /// All unused entries: a driver may go over the limit so as not to cut a packet that is larger than a
