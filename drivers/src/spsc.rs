@@ -97,8 +97,8 @@ pub struct Producer<T> {
     ring: RingMemory<T>,
     /// The next slot to write; ahead of the shared index between `write_each` and `publish`.
     next: u32,
-    /// The consumer's index as last seen.
-    seen_consumer: u32,
+    /// Slots before this index were free when the consumer's index was last seen: at most all of the ring's.
+    limit: u32,
 }
 
 /// The consumer's side of a ring.
@@ -106,8 +106,8 @@ pub struct Consumer<T> {
     ring: RingMemory<T>,
     /// The next slot to read.
     next: u32,
-    /// The producer's index as last seen.
-    seen_producer: u32,
+    /// Values before this index were there when the producer's index was last seen: at most a ring of them.
+    limit: u32,
 }
 
 // SAFETY: the view may move to another thread with the values that it passes on; the shared words
@@ -119,10 +119,9 @@ unsafe impl<T: Send> Send for Consumer<T> {}
 impl<T> Producer<T> {
     /// The producer's view of a ring; there must be no other.
     pub(crate) fn new(ring: RingMemory<T>) -> Self {
-        // Relaxed: set-up; the other side has not started.
-        let (next, seen_consumer) =
-            (producer_index(&ring).load(Ordering::Relaxed), consumer_index(&ring).load(Ordering::Relaxed));
-        Self { ring, next, seen_consumer }
+        // Relaxed: set-up; the other side has not started. The first `free` looks at the consumer's index.
+        let next = producer_index(&ring).load(Ordering::Relaxed);
+        Self { ring, next, limit: next }
     }
 
     /// Hands as many of the values to the consumer as there are free slots, first ones first. Returns how many.
@@ -152,13 +151,14 @@ impl<T> Producer<T> {
     /// Free slots, at most `want`. Looks at the consumer's index only if fewer were seen before.
     #[inline(always)]
     pub(crate) fn free(&mut self, want: usize) -> usize {
-        let mut free = self.ring.size.saturating_sub(self.next.wrapping_sub(self.seen_consumer));
+        let mut free = self.limit.wrapping_sub(self.next);
         if (free as usize) < want {
             // Acquire: pairs with the consumer's Release store in `Consumer::release`, so its reads
             // of the slots are over before they are written again.
-            self.seen_consumer = consumer_index(&self.ring).load(Ordering::Acquire);
+            let consumer = consumer_index(&self.ring).load(Ordering::Acquire);
             // Saturating, as the other side's word is not to be trusted with our memory.
-            free = self.ring.size.saturating_sub(self.next.wrapping_sub(self.seen_consumer));
+            free = self.ring.size.saturating_sub(self.next.wrapping_sub(consumer));
+            self.limit = self.next.wrapping_add(free);
         }
         want.min(free as usize)
     }
@@ -167,7 +167,7 @@ impl<T> Producer<T> {
     /// have said that there are as many. They are the consumer's after `publish`.
     #[inline(always)]
     pub(crate) fn write_each(&mut self, count: usize, mut value: impl FnMut(usize) -> T) {
-        debug_assert!(self.next.wrapping_sub(self.seen_consumer) + count as u32 <= self.ring.size);
+        debug_assert!(count as u32 <= self.limit.wrapping_sub(self.next));
         let first = self.next & (self.ring.size - 1);
         let run = count.min((self.ring.size - first) as usize);
         // A copy, for `value` may write to memory that the compiler can't tell from this ring's.
@@ -240,7 +240,7 @@ impl<T> Consumer<T> {
     pub(crate) fn new(ring: RingMemory<T>) -> Self {
         // Relaxed: set-up; the first `available` acquires what the producer has published.
         let next = consumer_index(&ring).load(Ordering::Relaxed);
-        Self { ring, next, seen_producer: next }
+        Self { ring, next, limit: next }
     }
 
     /// Moves as many values as there are to the front of `out`, oldest first. Returns how many.
@@ -263,12 +263,13 @@ impl<T> Consumer<T> {
     /// Values to read, at most `want`. Looks at the producer's index only if fewer were seen before.
     #[inline(always)]
     pub(crate) fn available(&mut self, want: usize) -> usize {
-        let mut available = self.seen_producer.wrapping_sub(self.next);
+        let mut available = self.limit.wrapping_sub(self.next);
         if (available as usize) < want {
             // Acquire: pairs with the Release store in `Producer::publish`.
-            self.seen_producer = producer_index(&self.ring).load(Ordering::Acquire);
+            let producer = producer_index(&self.ring).load(Ordering::Acquire);
             // Clamped, as the other side's word is not to be trusted with our memory.
-            available = self.seen_producer.wrapping_sub(self.next).min(self.ring.size);
+            available = producer.wrapping_sub(self.next).min(self.ring.size);
+            self.limit = self.next.wrapping_add(available);
         }
         want.min(available as usize)
     }
@@ -309,12 +310,11 @@ impl<T> Consumer<T> {
     /// Consumes the next `count` values, which were peeked at. Their slots are the producer's after `release`.
     #[inline(always)]
     pub(crate) fn skip(&mut self, count: usize) {
-        debug_assert!(count as u32 <= self.seen_producer.wrapping_sub(self.next));
+        debug_assert!(count as u32 <= self.limit.wrapping_sub(self.next));
         self.next = self.next.wrapping_add(count as u32);
     }
 
-    /// Goes back to before the last `count` values that were read since the last `release`; whoever read them
-    /// must forget them.
+    /// Goes back to before the last `count` values that were read since the last `release`, which must be forgotten.
     #[inline]
     pub(crate) fn unread(&mut self, count: usize) {
         self.next = self.next.wrapping_sub(count as u32);
@@ -335,7 +335,7 @@ impl<T> Consumer<T> {
 
     #[inline(always)]
     fn visit_slots(&self, count: usize, mut visit: impl FnMut(usize, usize)) {
-        debug_assert!(count as u32 <= self.seen_producer.wrapping_sub(self.next));
+        debug_assert!(count as u32 <= self.limit.wrapping_sub(self.next));
         let first = self.next & (self.ring.size - 1);
         let run = count.min((self.ring.size - first) as usize);
         let mut visit = |at, slot: usize| {

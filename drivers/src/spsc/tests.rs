@@ -109,3 +109,23 @@ proptest! {
         }
     }
 }
+
+/// Nothing that a peer writes into its index makes this side touch more than the ring, now or in the next call.
+#[test]
+fn an_index_that_no_peer_could_have_written_is_bounded() {
+    for wrong in [1, 5, 8, 9, 100, 1 << 31, u32::MAX - 8, u32::MAX] {
+        let ring = RingMemory::<u64>::on_heap(8, 0);
+        // SAFETY: the ring keeps its indices alive; they are atomics.
+        let [producer_at, consumer_at] = unsafe { [ring.producer.as_ref(), ring.consumer.as_ref()] };
+        let (mut producer, mut consumer) = (Producer::new(ring.clone()), Consumer::new(ring.clone()));
+        consumer_at.store(wrong, Ordering::Relaxed);
+        producer_at.store(wrong, Ordering::Relaxed);
+        for _ in 0..3 {
+            let free = producer.free(usize::MAX);
+            // The consumer claims to be ahead of what was written, or more than a ring behind, or just behind.
+            assert_eq!(free, if wrong > u32::MAX - 8 { 7 } else { 0 }, "consumer at {wrong}");
+            let available = consumer.available(usize::MAX);
+            assert_eq!(available, wrong.min(8) as usize, "producer at {wrong}");
+        }
+    }
+}
