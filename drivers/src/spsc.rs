@@ -14,6 +14,7 @@
 mod heap;
 #[cfg(all(test, loom))]
 mod models;
+mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -22,6 +23,7 @@ use std::{ptr::NonNull, sync::Arc};
 use sheafio_mempool::sync::{AtomicU32, Ordering};
 
 use self::heap::HeapRing;
+pub(crate) use self::slots::Slots;
 
 /// The kernel wants to be woken before it goes on (`XDP_RING_NEED_WAKEUP`, linux/if_xdp.h).
 pub(crate) const NEED_WAKEUP: u32 = 1;
@@ -183,6 +185,19 @@ impl<T> Producer<T> {
         self.next = self.next.wrapping_add(count as u32);
     }
 
+    /// The next `count` slots, to be written all, and told by `wrote`; `free` must have said that there are as many.
+    #[inline(always)]
+    pub(crate) fn next_slots(&mut self, count: usize) -> Slots<T> {
+        debug_assert!(count as u32 <= self.limit.wrapping_sub(self.next));
+        self.ring.slots_from(self.next, count)
+    }
+
+    /// Counts the next `count` slots as written. They are the consumer's after `publish`.
+    #[inline(always)]
+    pub(crate) fn wrote(&mut self, count: usize) {
+        self.next = self.next.wrapping_add(count as u32);
+    }
+
     /// Hands all values written so far to the consumer.
     #[inline(always)]
     pub(crate) fn publish(&mut self) {
@@ -194,12 +209,6 @@ impl<T> Producer<T> {
     #[inline]
     pub(crate) fn unwrite(&mut self, count: usize) {
         self.next = self.next.wrapping_sub(count as u32);
-    }
-
-    /// Takes up again what `unwrite` took back, as far as nothing was written since.
-    #[inline(always)]
-    pub(crate) fn rewrite(&mut self, count: usize) {
-        self.next = self.next.wrapping_add(count as u32);
     }
 
     /// Whether the other side asks to be woken.
@@ -288,6 +297,13 @@ impl<T> Consumer<T> {
         });
     }
 
+    /// The slots of the next `count` values, to be read only; `available` must have said that there are as many.
+    #[inline(always)]
+    pub(crate) fn next_slots(&self, count: usize) -> Slots<T> {
+        debug_assert!(count as u32 <= self.limit.wrapping_sub(self.next));
+        self.ring.slots_from(self.next, count)
+    }
+
     /// Reads the next `count` values, numbered 0, 1, ...; `available` must have said that there are
     /// as many. Their slots are the producer's after `release`.
     #[inline(always)]
@@ -348,6 +364,15 @@ impl<T> Consumer<T> {
 }
 
 impl<T> RingMemory<T> {
+    /// The `count` slots from index `next` on.
+    #[inline(always)]
+    fn slots_from(&self, next: u32, count: usize) -> Slots<T> {
+        if cfg!(loom) {
+            (0..count as u32).for_each(|at| self.touch(next.wrapping_add(at) & (self.size - 1)));
+        }
+        Slots::new(self.slots, self.size, next & (self.size - 1), count)
+    }
+
     #[inline(always)]
     fn touch(&self, slot: u32) {
         if cfg!(loom) {

@@ -12,7 +12,7 @@
 
 use std::{
     fmt,
-    mem::{self, MaybeUninit},
+    num::NonZero,
     ops::{Deref, DerefMut},
     ptr::NonNull,
     slice,
@@ -43,15 +43,19 @@ impl fmt::Display for FrameIndex {
 ///             |  size    |    flags     |      len      |
 /// ```
 /// The lower 48 bits are the second word of `struct xdp_desc` (linux/if_xdp.h), length and options, so that a frame and a
-/// descriptor become each other by an addition to each word. The headroom is in the address, for chunks lie at
+/// descriptor become each other by an addition to each word; a driver may do so with both words at once, see
+/// [`Geometry::frame_over_desc`](crate::Geometry::frame_over_desc). The headroom is in the address, for chunks lie at
 /// multiples of their size.
 #[repr(C)]
 pub struct Frame {
-    data: NonNull<u8>,
+    /// Where the packet starts. A number, for drivers write the sum of two here; what makes it a pointer again is that the
+    /// pool has exposed its memory.
+    start: NonZero<usize>,
     meta: u64,
 }
 
 const _: () = assert!(size_of::<Frame>() == 16, "bursts are sized for 16-byte frames");
+const _: () = assert!(size_of::<usize>() == 8, "a frame is two words of 64 bits");
 
 const SIZE_SHIFT: u32 = 48;
 /// The packet goes on in the next frame of the burst: `XDP_PKT_CONTD`.
@@ -65,31 +69,10 @@ const METADATA: u64 = TX_METADATA | RX_METADATA;
 /// No flag: what [`Frame::marks`] says of a frame without bytes.
 const EMPTY: u64 = 1 << 63;
 
-// SAFETY: a frame owns its chunk alone; the chunk is plain memory that any thread may access.
-unsafe impl Send for Frame {}
-// SAFETY: a shared frame gives only shared access to its bytes.
-unsafe impl Sync for Frame {}
-
 /// The word of an empty frame in a chunk of `size` bytes, 2048 or 4096; add a length and flags.
 #[inline(always)]
 pub(crate) const fn meta(size: u16) -> u64 {
     (size as u64) << SIZE_SHIFT
-}
-
-/// The words of a [`Frame`] before it is one.
-#[repr(C)]
-struct Words {
-    data: *mut u8,
-    meta: u64,
-}
-
-const _: () = assert!(size_of::<Words>() == size_of::<Frame>() && align_of::<Words>() == align_of::<Frame>());
-
-/// What the handle of a packet would be; to be taken for a frame only if [`Frame::from_raw`] could make it.
-#[inline(always)]
-pub(crate) fn unproven(data: *mut u8, meta: u64) -> MaybeUninit<Frame> {
-    // SAFETY: the layouts are the same, and what may be uninitialised need not be valid.
-    unsafe { mem::transmute::<Words, MaybeUninit<Frame>>(Words { data, meta }) }
 }
 
 impl Frame {
@@ -107,7 +90,7 @@ impl Frame {
     /// own that chunk: no other `Frame`, sheaf or ring may hold it.
     #[inline(always)]
     pub(crate) unsafe fn from_raw(data: NonNull<u8>, meta: u64) -> Self {
-        let frame = Self { data, meta };
+        let frame = Self { start: data.addr(), meta };
         debug_assert!(frame.headroom() + frame.len_bytes() <= frame.size());
         frame
     }
@@ -138,21 +121,28 @@ impl Frame {
     /// Gives up the handle without freeing the frame; the caller now owns the chunk.
     #[inline(always)]
     pub(crate) fn into_data(self) -> NonNull<u8> {
-        let data = self.data;
+        let data = self.data();
         std::mem::forget(self);
         data
     }
 
     /// Address of the first byte of the packet.
     #[inline(always)]
+    pub(crate) fn start(&self) -> u64 {
+        self.start.get() as u64
+    }
+
+    /// The first byte of the packet.
+    #[inline(always)]
     pub(crate) fn data(&self) -> NonNull<u8> {
-        self.data
+        // The pool has exposed its memory (`Geometry::new`).
+        NonNull::with_exposed_provenance(self.start)
     }
 
     /// Bytes before the packet that [`prepend`](Self::prepend) can take.
     #[inline]
     pub fn headroom(&self) -> usize {
-        self.data.addr().get() & (self.size() - 1)
+        self.start.get() & (self.size() - 1)
     }
 
     /// Bytes behind the packet that [`append`](Self::append) can take.
@@ -172,7 +162,7 @@ impl Frame {
         }
         self.meta = (self.meta & !METADATA) + count as u64;
         // SAFETY: the headroom was at least `count` bytes, so the result is in the same chunk.
-        self.data = unsafe { self.data.sub(count) };
+        self.start = unsafe { self.data().sub(count) }.addr();
         Some(&mut self[..count])
     }
 
@@ -204,7 +194,7 @@ impl Frame {
         self.meta = (self.meta & !METADATA) - count as u64;
         // SAFETY: the packet was at least `count` bytes long and does not end there with its chunk, so the result is in
         // the same chunk.
-        self.data = unsafe { self.data.add(count) };
+        self.start = unsafe { self.data().add(count) }.addr();
     }
 
     /// Bytes from the packet's start to the chunk's end.
@@ -220,7 +210,7 @@ impl Frame {
         let count = self.len_bytes();
         self.meta = (self.meta & !METADATA) - count as u64;
         // SAFETY: the packet has `count` bytes, and a chunk is never empty, so the last one lies in it.
-        self.data = unsafe { self.data.add(count - 1) };
+        self.start = unsafe { self.data().add(count - 1) }.addr();
     }
 
     /// Removes `count` bytes from the packet's end.
@@ -241,7 +231,7 @@ impl Frame {
             return None;
         }
         // SAFETY: the frame owns its chunk, whose memory is initialised, and these bytes of it.
-        Some(unsafe { self.data.sub(COUNT).cast::<[u8; COUNT]>().as_ref() })
+        Some(unsafe { self.data().sub(COUNT).cast::<[u8; COUNT]>().as_ref() })
     }
 
     /// As [`front`](Self::front), to be written.
@@ -251,7 +241,7 @@ impl Frame {
             return None;
         }
         // SAFETY: as for front; the exclusive borrow of the only handle makes the access exclusive.
-        Some(unsafe { self.data.sub(COUNT).cast::<[u8; COUNT]>().as_mut() })
+        Some(unsafe { self.data().sub(COUNT).cast::<[u8; COUNT]>().as_mut() })
     }
 
     /// Whether there is a request to the device in front of the packet.
@@ -296,10 +286,10 @@ impl Deref for Frame {
     #[cfg_attr(debug_assertions, track_caller)]
     fn deref(&self) -> &[u8] {
         #[cfg(debug_assertions)]
-        crate::shadow::check_use(self.data, std::panic::Location::caller());
+        crate::shadow::check_use(self.data(), std::panic::Location::caller());
         // SAFETY: the handle owns its chunk, data..data+len lies in it, and packet memory is zeroed
         // when mapped and never unmapped.
-        unsafe { slice::from_raw_parts(self.data.as_ptr(), self.len_bytes()) }
+        unsafe { slice::from_raw_parts(self.data().as_ptr(), self.len_bytes()) }
     }
 }
 
@@ -308,9 +298,9 @@ impl DerefMut for Frame {
     #[cfg_attr(debug_assertions, track_caller)]
     fn deref_mut(&mut self) -> &mut [u8] {
         #[cfg(debug_assertions)]
-        crate::shadow::check_use(self.data, std::panic::Location::caller());
+        crate::shadow::check_use(self.data(), std::panic::Location::caller());
         // SAFETY: as for deref; the exclusive borrow of the only handle makes the access exclusive.
-        unsafe { slice::from_raw_parts_mut(self.data.as_ptr(), self.len_bytes()) }
+        unsafe { slice::from_raw_parts_mut(self.data().as_ptr(), self.len_bytes()) }
     }
 }
 
@@ -332,7 +322,7 @@ impl Drop for Frame {
             std::thread::panicking(),
             "{} was dropped, which loses it to its pool: give it to PoolCache::free, PoolCache::free_burst or \
              a queue's tx_burst",
-            crate::shadow::name_of(self.data)
+            crate::shadow::name_of(self.data())
         );
     }
 }

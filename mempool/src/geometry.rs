@@ -4,7 +4,7 @@
 //! starts at the base belongs to the pool alone, so an offset below it proves that a frame is of
 //! this pool.
 
-use std::{mem::MaybeUninit, ptr::NonNull};
+use std::ptr::NonNull;
 
 use crate::{
     Frame, FrameIndex,
@@ -21,6 +21,7 @@ pub struct Geometry {
     packet: NonNull<u8>,
     /// The second word of an empty frame.
     empty: u64,
+    umem_bytes: u64,
     shift: u32,
     frames: u32,
     headroom: u16,
@@ -37,12 +38,14 @@ impl Geometry {
     pub(crate) fn new(base: NonNull<u8>, span_bytes: usize, frames: u32, size: u16, headroom: u16) -> Self {
         debug_assert!(span_bytes.is_power_of_two() && size.is_power_of_two());
         let room = headroom + XDP_HEADROOM_BYTES;
+        base.expose_provenance(); // For `Frame::data`.
         Self {
             base,
             outside: !(span_bytes as u64 - 1),
             // SAFETY: the builder has checked that the headroom fits into the first chunk.
             packet: unsafe { base.add(usize::from(room)) },
             empty: frame::meta(size),
+            umem_bytes: u64::from(frames) << size.trailing_zeros(),
             shift: size.trailing_zeros(),
             frames,
             headroom,
@@ -56,8 +59,9 @@ impl Geometry {
     }
 
     /// Length of the UMEM in bytes.
+    #[inline(always)]
     pub fn umem_bytes(&self) -> u64 {
-        u64::from(self.frames) << self.shift
+        self.umem_bytes
     }
 
     /// Number of frames.
@@ -105,7 +109,7 @@ impl Geometry {
     /// [`contains`](Self::contains) refuses.
     #[inline(always)]
     pub fn addr(&self, frame: &Frame) -> u64 {
-        (frame.data().addr().get() as u64).wrapping_sub(self.base.addr().get() as u64)
+        frame.start().wrapping_sub(self.base.addr().get() as u64)
     }
 
     /// Whether an address is in the pool's span. The bitwise or of many addresses can be asked at
@@ -134,27 +138,18 @@ impl Geometry {
         unsafe { Frame::from_raw(self.base.add(addr as usize), self.empty + u64::from(len)) }
     }
 
-    /// What the handle of the packet of a descriptor would be: `word` is its length and options. Without a check, so
-    /// that a driver can make the handles of a burst in one go and check all of them with
-    /// [`crosses`](Self::crosses) and the or of their addresses. To be taken for a frame only as [`frame`](Self::frame)
-    /// says.
+    /// By how much the two words of a frame are more than those of the descriptor of its packet: address, and length and
+    /// options. So that a driver can make the handles of a burst in one go, without a look at each. What comes of the
+    /// addition may be taken for a frame where [`frame`](Self::frame) could have made it.
     #[inline(always)]
-    pub fn unproven(&self, addr: u64, word: u64) -> MaybeUninit<Frame> {
-        frame::unproven(self.base.as_ptr().wrapping_add(addr as usize), self.empty.wrapping_add(word))
+    pub fn frame_over_desc(&self) -> [u64; 2] {
+        [self.base.addr().get() as u64, self.empty]
     }
 
-    /// Bits from that of the frame size on are set if a packet does not lie in the frame where it starts; `word` is its
-    /// length, without options. The bitwise or of many packets, to be given to [`is_crossed`](Self::is_crossed), tells
-    /// of all at once.
+    /// By how many bits a frame address is a frame index shifted to the left.
     #[inline(always)]
-    pub fn crosses(addr: u64, word: u64) -> u64 {
-        addr ^ addr.wrapping_add(word).wrapping_sub(1)
-    }
-
-    /// Whether some packet does not lie in one frame: it is longer than that, or it is empty at a frame's start.
-    #[inline(always)]
-    pub fn is_crossed(&self, crosses: u64) -> bool {
-        crosses >> self.shift != 0
+    pub fn addr_shift(&self) -> u32 {
+        self.shift
     }
 
     /// Makes the handle of an allocated frame: headroom in front, then `len` bytes.

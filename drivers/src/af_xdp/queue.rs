@@ -4,8 +4,9 @@
 //! allocate, lock, or make a system call but to wake and to kick. Invariant: frames with the kernel =
 //! `with_rx` + `with_tx`; each was taken from the pool and comes back once, or is retired.
 //!
-//! `queue/runs.rs` holds what is done only for packets that are larger than a frame, `queue/requests.rs` what
-//! applications ask for with a packet, `queue/close.rs` the end of a queue. (A little above 400 lines: the data path reads best in one.)
+//! `queue/moves.rs` holds the loops over the packets of a burst, `queue/runs.rs` what is done only for packets that are
+//! larger than a frame, `queue/requests.rs` what applications ask for with a packet, `queue/close.rs` the end of a
+//! queue. (A little above 400 lines: the data path reads best in one.)
 //!
 //! It is generic over the kernel: `kernel.rs` is the real one, `sim` plays it over heap memory, so
 //! tests drive this very code without root.
@@ -16,16 +17,17 @@
 //! ```
 
 mod close;
+mod moves;
 mod requests;
 mod runs;
 
 use std::{os::fd::RawFd, sync::Arc};
 
 use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
-use sheafio_mempool::{Burst, Frame, FrameIndex, Geometry, Mempool, PoolCache};
+use sheafio_mempool::{Burst, Geometry, Mempool, PoolCache};
 
-use self::requests::Requests;
 pub use self::requests::TxTimestamp;
+use self::{moves::Seen, requests::Requests};
 use super::rings::{Desc, Rings};
 use crate::spsc::{Consumer, Producer};
 
@@ -114,6 +116,8 @@ pub struct XskQueue<K: Kernel> {
     with_tx: u32,
     /// How many frames the receive side should have.
     fill_target: u32,
+    /// How many it may have for a refill to be worth it.
+    refill_from: u32,
     /// The TX ring held packets that the kernel had not taken after the last doorbell.
     tx_waits: bool,
     /// Packets for which a kick is worth its system call.
@@ -132,7 +136,7 @@ pub struct XskQueue<K: Kernel> {
     /// Frames whose descriptors could not be trusted.
     lost: u32,
     requests: Requests,
-    /// [`Frame::TX_METADATA`] where the kernel looks for requests in front of every packet; else 0.
+    /// 1 where the kernel looks for requests in front of every packet; else 0.
     looks_for_requests: u64,
     /// See [`Kernel::rx_metadata_key`].
     rx_metadata_key: Option<u64>,
@@ -145,7 +149,7 @@ impl<K: Kernel> XskQueue<K> {
     /// side, at most the size of the fill ring.
     pub(crate) fn new(pool: &'static Mempool, rings: Rings, kernel: K, fill_target: u32) -> Self {
         let kick_batch = if kernel.sends_all_for_one_kick() { KICK_BATCH } else { 1 };
-        let looks_for_requests = if kernel.tells_tx_times() { Frame::TX_METADATA } else { 0 };
+        let looks_for_requests = u64::from(kernel.tells_tx_times());
         let fill_target = fill_target.min(rings.fill.size).min(rings.rx.size).max(1);
         Self {
             rx: Consumer::new(rings.rx),
@@ -159,6 +163,7 @@ impl<K: Kernel> XskQueue<K> {
             with_rx: 0,
             with_tx: 0,
             fill_target,
+            refill_from: fill_target - REFILL_BATCH.min(fill_target),
             tx_waits: false,
             kick_batch,
             postpone: 0,
@@ -196,18 +201,15 @@ impl<K: Kernel> XskQueue<K> {
     /// Puts frames into the fill ring, if so many are missing that it is worth it.
     #[inline(always)]
     fn refill(&mut self, cache: &mut PoolCache) {
-        let missing = self.fill_target - self.with_rx.min(self.fill_target);
-        if missing < REFILL_BATCH.min(self.fill_target) {
+        if self.with_rx > self.refill_from {
             return;
         }
-        let room = self.fill.free(missing as usize);
+        let room = self.fill.free((self.fill_target - self.with_rx) as usize);
         let (fill, geometry) = (&mut self.fill, &self.geometry);
         let taken = cache.take_with(room, |indices| {
-            let geometry = *geometry; // A copy that nothing points to can stay in registers.
-            fill.write_each(indices.len(), |at| {
-                // SAFETY: the ring counts up to the number of indices.
-                geometry.addr_of(FrameIndex(unsafe { *indices.get_unchecked(at) }))
-            });
+            // SAFETY: an index for each slot.
+            unsafe { moves::fill(geometry, indices.as_ptr(), fill.next_slots(indices.len())) };
+            fill.wrote(indices.len());
         });
         self.fill.publish();
         self.with_rx += taken as u32;
@@ -221,22 +223,13 @@ impl<K: Kernel> XskQueue<K> {
         if available == 0 {
             return 0;
         }
-        let geometry = self.geometry;
-        let (mut addrs, mut crosses, mut words, mut bytes) = (0, 0, self.rest_to_drop, 0);
-        self.rx.peek_each(available, |at, desc| {
-            addrs |= desc.addr;
-            crosses |= Geometry::crosses(desc.addr, desc.word);
-            words |= desc.word;
-            bytes += desc.word;
-            // SAFETY: there are `available` spare entries, and the ring counts up to there.
-            unsafe { *spare.get_unchecked_mut(at) = geometry.unproven(desc.addr, desc.word) };
-        });
-        // No option is set, so each word is a length. The bits of several addresses together can make a larger one
-        // than any of them is.
-        let is_proven = words >> 32 == 0
-            && !geometry.is_crossed(crosses)
-            && (addrs < geometry.umem_bytes() || self.is_within(available));
-        if !is_proven {
+        // SAFETY: there are `available` spare entries.
+        let seen =
+            unsafe { moves::receive(&self.geometry, self.rx.next_slots(available), spare.as_mut_ptr()) };
+        // SAFETY: `available` were written just above.
+        let is_proven =
+            seen.doubts == 0 || unsafe { moves::are_packets(&self.geometry, spare.as_ptr(), available) };
+        if !is_proven || self.rest_to_drop != 0 {
             return self.receive_runs(cache, burst);
         }
         self.rx.skip(available);
@@ -246,20 +239,20 @@ impl<K: Kernel> XskQueue<K> {
         // once.
         unsafe { burst.commit(available) };
         self.with_rx -= available as u32;
-        self.counters.add_rx(available as u64, bytes);
+        self.counters.add_rx(available as u64, seen.bytes);
         available
     }
 
-    /// Gives completed frames back to the pool, straight from the ring to the sheaf.
+    /// Gives completed frames back to the pool, straight from the ring to the sheaf. Returns how many.
     #[inline(always)]
-    fn reclaim(&mut self, cache: &mut PoolCache) {
+    fn reclaim(&mut self, cache: &mut PoolCache) -> usize {
         if self.with_tx == 0 {
-            return;
+            return 0;
         }
         // No more than are out: the other side's word is not to be trusted with our count.
         let count = self.completion.available(RECLAIM_BATCH.min(self.with_tx as usize));
         if count == 0 {
-            return;
+            return 0;
         }
         if self.requests.is_waiting() {
             self.complete_requests(count);
@@ -270,19 +263,16 @@ impl<K: Kernel> XskQueue<K> {
         // frame is the chunk it lies in.
         unsafe {
             cache.give_with(count, |slots, _| {
-                let (geometry, mut addrs) = (*geometry, 0);
-                completion.peek_each(slots.len(), |at, addr| {
-                    addrs |= addr;
-                    slots.get_unchecked_mut(at).write(geometry.index_within(addr));
-                });
+                let addrs = moves::reclaim(geometry, completion.next_slots(slots.len()), slots.as_mut_ptr());
                 if addrs >= geometry.umem_bytes() {
-                    check_completed(completion, slots.len(), &geometry);
+                    check_completed(completion, slots.len(), geometry);
                 }
                 completion.skip(slots.len());
             });
         }
         self.completion.release();
         self.with_tx -= count as u32;
+        count
     }
 
     /// Moves packets from the burst to the TX ring, as many as it has room for.
@@ -292,31 +282,24 @@ impl<K: Kernel> XskQueue<K> {
         // slots are ever out: the pool is planned so.
         let room = self.tx.slots().saturating_sub(self.with_tx) as usize;
         let count = self.tx.free(burst.len().min(room));
-        let geometry = self.geometry;
-        let (mut addrs, mut bytes, mut marks) = (0, 0, self.looks_for_requests);
-        let frames = burst.as_ptr();
-        self.tx.write_each(count, |at| {
-            // SAFETY: `count` is at most the burst's length, and the ring counts up to there.
-            let frame = unsafe { &*frames.add(at) };
-            let (addr, word) = (geometry.addr(frame), frame.len_word());
-            addrs |= addr;
-            bytes += word;
-            marks |= frame.marks();
-            Desc { addr, word }
-        });
-        if !geometry.contains(addrs) {
-            self.tx.unwrite(count);
-            panic!("a frame of another pool was given to tx_burst; open the port with the frame's own pool");
+        if count == 0 {
+            return 0;
         }
-        if marks & (Frame::EMPTY | Frame::CONTINUES | Frame::TX_METADATA) != 0 {
-            self.tx.unwrite(count);
+        // SAFETY: `count` is at most the burst's length.
+        let seen = unsafe { moves::send(&self.geometry, burst.as_ptr(), self.tx.next_slots(count)) };
+        if seen.doubts | self.looks_for_requests != 0 {
+            assert!(
+                seen.doubts & Seen::FOREIGN == 0,
+                "a frame of another pool was given to tx_burst; open the port with the frame's own pool"
+            );
             return self.send_runs(cache, burst);
         }
+        self.tx.wrote(count);
         self.tx.publish();
         burst.forget_front(count);
         self.with_tx += count as u32;
-        self.tx_waits |= count > 0;
-        self.counters.add_tx(count as u64, bytes);
+        self.tx_waits = true;
+        self.counters.add_tx(count as u64, seen.bytes);
         count
     }
 
@@ -373,9 +356,9 @@ impl<K: Kernel> XskQueue<K> {
         } else if outcome == Wake::Dropped {
             self.tx_index_lags = true;
         }
+        self.counters.add_drops(DropReason::TxDropped, u64::from(outcome == Wake::Dropped));
         match outcome {
-            Wake::Done => {}
-            Wake::Dropped => self.counters.add_drops(DropReason::TxDropped, 1),
+            Wake::Done | Wake::Dropped => {}
             Wake::Later => self.kick_again_ns = self.kernel.now_ns() + BACKOFF_NS,
             Wake::Gone => self.lose_device(),
         }
@@ -394,14 +377,6 @@ impl<K: Kernel> XskQueue<K> {
         let postpones = self.postpone > 0 && self.tx.unconsumed() < self.kick_batch;
         self.postpone = if postpones { self.postpone - 1 } else { 0 };
         postpones
-    }
-
-    /// Whether the addresses of the next descriptors are all in the UMEM.
-    #[cold]
-    fn is_within(&self, available: usize) -> bool {
-        let mut last = 0;
-        self.rx.peek_each(available, |_, desc| last = desc.addr.max(last));
-        last < self.geometry.umem_bytes()
     }
 
     #[cold]
@@ -425,6 +400,7 @@ impl<K: Kernel> XskQueue<K> {
         let dropped = burst.packet_count();
         cache.free_burst(burst);
         self.counters.add_drops(DropReason::DeviceGone, dropped as u64);
+        self.publish_held();
         0
     }
 }
@@ -481,13 +457,15 @@ impl<K: Kernel> Queue for XskQueue<K> {
             self.lose_device();
         }
         // 1. Reclaim completions in bulk.
-        self.reclaim(cache);
+        let reclaimed = self.reclaim(cache);
         if self.gone {
             return self.drop_burst(cache, burst);
         }
         // 2. Send.
         let sent = if burst.is_empty() { 0 } else { self.send(cache, burst) };
-        self.publish_held();
+        if sent + reclaimed > 0 {
+            self.publish_held();
+        }
         // 3. Kick, unless full bursts come in and the next one will make this kick worth more.
         if self.tx_waits && (sent == 0 || !self.postpones()) {
             self.postpone = 0;

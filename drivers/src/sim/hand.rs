@@ -83,9 +83,9 @@ impl Hand {
     #[inline(always)]
     pub fn publish(&mut self, count: usize) {
         let [packets, completions] = self.staged.map(|staged| staged.min(count));
-        self.rx.rewrite(packets);
+        self.rx.wrote(packets);
         self.rx.publish();
-        self.completion.rewrite(completions);
+        self.completion.wrote(completions);
         self.completion.publish();
         self.staged[0] -= packets;
         self.staged[1] -= completions;
@@ -115,6 +115,16 @@ impl Hand {
             rx.write_each(1, |_| Desc::new(addr + headroom, lens[at], options));
         });
         self.fill.release();
+        self.rx.publish();
+    }
+
+    /// Lets descriptors arrive as they are, one for each frame that they should have named.
+    #[cfg(test)]
+    fn deliver_descs(&mut self, descs: &[Desc]) {
+        assert_eq!((self.rx.free(descs.len()), self.fill.available(descs.len())), (descs.len(), descs.len()));
+        self.fill.read_each(descs.len(), |_, _| ());
+        self.fill.release();
+        self.rx.write_each(descs.len(), |at| descs[at]);
         self.rx.publish();
     }
 
@@ -218,6 +228,69 @@ mod tests {
         queue.close(&mut cache);
         drop(cache);
         assert_eq!(pool.audit().unwrap().home, 512);
+    }
+
+    /// The rings' ends come at every place of a burst, and the pool's size is no power of two, so that the bits of some
+    /// bursts' addresses together name no frame.
+    #[test]
+    fn bursts_of_any_size_go_over_the_ends_of_the_rings() {
+        let pool = Mempool::builder().frames(777).hugepages(Hugepages::Off).cores(1).build().unwrap();
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+        let (mut queue, mut hand) = by_hand(pool, &mut cache, 64);
+        let (mut frames, mut bytes) = (std::collections::HashSet::new(), 0);
+        for count in (1..=32).cycle().take(32 * 64) {
+            let len = 60 + count as u32;
+            assert_eq!(queue.rx_burst(&mut cache, &mut burst), 0); // Refills.
+            assert_eq!(hand.deliver(count, len), count);
+            assert_eq!(queue.rx_burst(&mut cache, &mut burst), count);
+            for frame in &mut *burst {
+                assert_eq!((frame.len(), frame.headroom()), (len as usize, XDP_HEADROOM_BYTES.into()));
+                frames.insert(frame.as_ptr());
+                frame.fill(count as u8);
+            }
+            assert_eq!(queue.tx_burst(&mut cache, &mut burst), count);
+            bytes += count as u64 * u64::from(len);
+            assert_eq!(hand.complete(), count);
+        }
+        let totals = queue.counters().totals();
+        assert_eq!((totals.rx_bytes, totals.tx_bytes), (bytes, bytes));
+        // All but those that wait in the fill ring or lie at the bottom of the pool.
+        assert!(frames.len() > 64, "only {} frames were used", frames.len());
+        queue.close(&mut cache);
+        drop(cache);
+        assert_eq!(pool.audit().unwrap().home, 777);
+    }
+
+    /// A kernel that is not to be trusted names no frame, or a place that is in none; packets beside it arrive.
+    #[test]
+    fn descriptors_of_no_frame_are_counted_and_touched_by_nobody() {
+        let pool = Mempool::builder().frames(777).hugepages(Hugepages::Off).cores(1).build().unwrap();
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+        let (mut queue, mut hand) = by_hand(pool, &mut cache, 64);
+        let end = pool.geometry().umem_bytes();
+        let wrong = [
+            Desc::new(end, 60, 0),
+            Desc::new(end - 1, 2, 0),
+            Desc::new(end + 256, 60, 0),
+            Desc::new(u64::MAX, 1, 0),
+            Desc::new(1 << 63 | 256, 60, 0),
+            Desc::new(256, 1793, 0),
+            Desc::new(256, 1 << 15, 0),
+            Desc::new(256, 1 << 16, 0),
+            Desc::new(256, u32::MAX, 0),
+        ];
+        for (number, desc) in wrong.into_iter().enumerate() {
+            hand.deliver(3, 60);
+            hand.deliver_descs(&[desc]);
+            hand.deliver(2, 60);
+            assert_eq!(queue.rx_burst(&mut cache, &mut burst), 5, "{desc:?}");
+            assert!(burst.iter().all(|frame| frame.len() == 60));
+            cache.free_burst(&mut burst);
+            assert_eq!(queue.counters().totals().drops(DropReason::RxInvalid), number as u64 + 1, "{desc:?}");
+        }
+        assert_eq!(queue.close(&mut cache).retired, wrong.len() as u64);
+        drop(cache);
+        assert_eq!(pool.audit().unwrap().home, 777 - wrong.len() as u64);
     }
 
     /// Runs of descriptors as a kernel that is not to be trusted could make them: each packet comes whole, or is
