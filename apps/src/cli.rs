@@ -98,6 +98,8 @@ Keys of a PORT, with their defaults:
                       fill=N (frames kept ready for reception; as many as ring), force=no|yes,
                       busy_poll=no|PACKETS (the lcore's system calls run the driver, for up to 64 packets each),
                       metadata=no|yes (what the device knows of a packet comes with it),
+                      promisc=auto|yes|no (take packets to others' addresses from the NIC too; auto: in modes io, mac,
+                      macswap and rxonly),
                       steer=all|none|RULE+RULE (what is taken; all else goes on to the kernel): a RULE is one of
                       arp, ip, ip6, tcp, udp, sctp, icmp, icmp6, proto47 (an IP protocol), 0x88b5 (an ethertype),
                       with @ADDRESS or @ADDRESS/BITS and :PORT of the destination: steer=arp+udp:7+tcp@[fd00::2]:80
@@ -167,6 +169,16 @@ pub(crate) enum Mode {
     Txonly,
     /// Answer ARP requests and pings on the port they come from
     Icmpecho,
+}
+
+impl Mode {
+    /// Whether it is for packets to whatever address. Else they are to the port's own or to everyone, or none comes.
+    pub(crate) fn takes_others_packets(self) -> bool {
+        match self {
+            Self::Io | Self::Mac | Self::Macswap | Self::Rxonly => true,
+            Self::Txonly | Self::Icmpecho => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

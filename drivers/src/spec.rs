@@ -122,6 +122,13 @@ impl PortSpec {
         }
     }
 
+    /// Whether the interface is promiscuous while the port is open, unless the user has said so.
+    pub fn set_promisc(&mut self, promisc: bool) {
+        if let Kind::AfXdp(config) = &mut self.kind {
+            config.promisc.get_or_insert(promisc);
+        }
+    }
+
     /// Takes other XDP programs off the interface.
     pub fn set_force(&mut self) {
         if let Kind::AfXdp(config) = &mut self.kind {
@@ -202,7 +209,8 @@ impl Kind {
         match self {
             Self::AfXdp(_) => {
                 "queues=N|LIST, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, frags=auto|yes|no, \
-                 metadata=yes|no, busy_poll=no|PACKETS, ring=SLOTS, fill=FRAMES, steer=all|none|RULE+RULE, force=yes|no"
+                 metadata=yes|no, busy_poll=no|PACKETS, ring=SLOTS, fill=FRAMES, steer=all|none|RULE+RULE, \
+                 promisc=auto|yes|no, force=yes|no"
             }
             Self::Ring { .. } => "size=SLOTS",
             Self::Null { .. } => "queues=N, len=BYTES",
@@ -256,6 +264,9 @@ impl Kind {
             (Self::AfXdp(config), "ring") => config.ring = slots(af_xdp::Config::RING_SIZES)?,
             (Self::AfXdp(config), "fill") => config.fill = Some(small(1..=32_768)?),
             (Self::AfXdp(config), "steer") => config.steer = steering(value)?,
+            (Self::AfXdp(config), "promisc") => {
+                config.promisc = choice(value, &[("auto", None), ("yes", Some(true)), ("no", Some(false))])?;
+            }
             (Self::AfXdp(config), "force") => config.force = choice(value, &[("yes", true), ("no", false)])?,
             (Self::Ring { size }, "size") => *size = slots(1..=1 << 20)?,
             (Self::Null { queues, .. } | Self::Sim(sim::Config { queues, .. }), "queues") => {
@@ -397,13 +408,20 @@ mod tests {
         assert_eq!(config("eth0"), af_xdp::Config::default());
         assert_eq!(config("af_xdp:eth0"), config("eth0"));
         let all = config(
-            "eth0,queues=2,start=1,mode=generic,copy=copy,ring=512,fill=100,force=yes,steer=arp+udp@[fd00::2]:7",
+            "eth0,queues=2,start=1,mode=generic,copy=copy,ring=512,fill=100,force=yes,promisc=yes,steer=arp+udp@[fd00::2]:7",
         );
         assert_eq!(all.steer.to_string(), "arp+udp@[fd00::2]:7");
         assert_eq!(
             (all.queues.numbers(), all.ring, all.fill, all.force),
             (&[1, 2][..], 512, Some(100), true)
         );
+        assert_eq!((all.promisc, config("eth0,promisc=no").promisc), (Some(true), Some(false)));
+        let mut left_open: PortSpec = "eth0,promisc=auto".parse().unwrap();
+        left_open.set_promisc(true);
+        assert!(matches!(left_open.kind, Kind::AfXdp(af_xdp::Config { promisc: Some(true), .. })));
+        let mut said: PortSpec = "eth0,promisc=no".parse().unwrap();
+        said.set_promisc(true);
+        assert!(matches!(said.kind, Kind::AfXdp(af_xdp::Config { promisc: Some(false), .. })));
         let queues = |text: &str| config(text).queues.to_string();
         assert_eq!(queues("eth0,start=2,queues=3"), "2-4");
         assert_eq!(queues("eth0,queues=0-1+5"), "0-1+5");
@@ -438,6 +456,7 @@ mod tests {
             ("eth0,queues=2,queues=3", "'queues' is given twice", "each key once"),
             ("eth0,mode=fast", "mode='fast' is not possible", "mode=auto|native|generic"),
             ("eth0,copy=no", "copy='no' is not possible", "copy=auto|copy|zerocopy"),
+            ("eth0,promisc=1", "promisc='1' is not possible", "promisc=auto|yes|no"),
             ("eth0,steer=arp+ssh", "steer='ssh': unknown kind 'ssh'", "arp, ip, ip6, tcp"),
             ("eth0,steer=udp:0", "steer='udp:0': port 0 is nobody's", "a port from 1 to 65535"),
             ("eth0,ring=100", "ring='100' is not possible", "a power of two from 64 to 32768"),

@@ -66,10 +66,6 @@ impl Nics {
         for number in 0..4 {
             nics.netns(number).ip(&["link", "set", &nics.interface(number), "up"]);
         }
-        // What is forwarded is addressed to the peers, and a real NIC drops what is not addressed to itself.
-        for number in 1..3 {
-            nics.under_test.ip(&["link", "set", &nics.interface(number), "promisc", "on"]);
-        }
         nics.wait_for_links();
         nics
     }

@@ -69,6 +69,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
             spec.set_fill(fill);
         }
         spec.set_cpus(&cpus.0);
+        spec.set_promisc(args.mode.takes_others_packets());
         if args.force {
             spec.set_force();
         }

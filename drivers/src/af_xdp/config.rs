@@ -102,6 +102,10 @@ pub struct Config {
     /// Which packets are ours; all others go on to the kernel. [`AfXdpPort::steer`](super::AfXdpPort::steer) changes
     /// that later.
     pub steer: Steering,
+    /// Whether the interface is in promiscuous mode while the port is open (packet(7): `PACKET_MR_PROMISC`): it takes
+    /// forwarders, for a NIC drops packets to others' addresses. `None`: no, unless the application decides by
+    /// [`PortSpec::set_promisc`](crate::PortSpec::set_promisc).
+    pub promisc: Option<bool>,
     /// Takes another XDP program off the interface, instead of refusing to open.
     pub force: bool,
     /// The CPUs whose lcores will serve the queues, from the first again when there are fewer: the first
@@ -126,6 +130,7 @@ impl Default for Config {
             ring: 2048,
             fill: None,
             steer: Steering::All,
+            promisc: None,
             force: false,
             cpus: Vec::new(),
         }

@@ -20,6 +20,7 @@ mod driver;
 mod interface;
 mod kernel;
 mod life;
+mod link;
 mod losses;
 mod open;
 mod other;

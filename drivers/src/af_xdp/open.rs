@@ -21,6 +21,7 @@ use super::{
     interface::{Interface, LINK_HEADER_BYTES},
     kernel::LinuxKernel,
     life::Life,
+    link::Promiscuous,
     other::Other,
     process::Process,
     program::{Attachment, Program, Variant},
@@ -186,6 +187,9 @@ fn serve(
         let (polling, warning) = BusyPolling::start(interface);
         attachment.keep(polling);
         warnings.extend(warning);
+    }
+    if config.promisc == Some(true) {
+        attachment.keep_promiscuous(Promiscuous::start(interface)?);
     }
     let device = Device::look(interface.index, mode).map(Arc::new);
     program.attach(&attachment, interface, mode)?;

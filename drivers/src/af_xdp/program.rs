@@ -20,6 +20,7 @@ use super::{
     device::Device,
     driver::Driver,
     interface::Interface,
+    link::Promiscuous,
     other::{Other, link_info},
     process::Process,
     rights,
@@ -101,6 +102,8 @@ struct Attached {
     polling: Option<BusyPolling>,
     /// Looked at when the program is taken off.
     device: Option<Arc<Device>>,
+    /// Ends with the program too.
+    promiscuous: Option<Promiscuous>,
     /// Queues that are in the map.
     queues: Vec<u32>,
 }
@@ -227,7 +230,7 @@ impl Program {
             map.map_err(|error| load_error(interface, &error, "putting the sockets into its map"))?;
         Ok(Attachment {
             sockets,
-            state: Mutex::new(Attached { link: None, polling: None, device: None, queues }),
+            state: Mutex::new(Attached { link: None, polling: None, device: None, promiscuous: None, queues }),
         })
     }
 
@@ -273,6 +276,11 @@ impl Attachment {
         self.state.lock().expect("no panic under this lock").device = Some(device);
     }
 
+    /// Ends promiscuous mode when the program is taken off.
+    pub(super) fn keep_promiscuous(&self, promiscuous: Promiscuous) {
+        self.state.lock().expect("no panic under this lock").promiscuous = Some(promiscuous);
+    }
+
     /// Whether the device has settings that will be put back, which takes CAP_NET_ADMIN.
     pub(super) fn has_changed_device(&self) -> bool {
         let state = self.state.lock().expect("no panic under this lock");
@@ -305,6 +313,7 @@ impl Attached {
             unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
         }
         self.polling = None;
+        self.promiscuous = None;
     }
 }
 

@@ -1,4 +1,4 @@
-//! The system calls of AF_XDP sockets, each as a function that returns `io::Result`.
+//! The system calls of AF_XDP sockets and of the few beside them, each as a function that returns `io::Result`.
 //!
 //! Owns: nothing. Never does: decide; that is `socket.rs`'s part. Invariant: every struct is of the
 //! size and layout of linux/if_xdp.h (libc's definitions, asserted below).
@@ -31,18 +31,33 @@ pub(super) fn socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// socket(2) of family AF_PACKET that receives nothing: it is of no protocol (packet(7)).
+pub(super) fn packet_socket() -> io::Result<OwnedFd> {
+    // SAFETY: socket takes no pointer.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// setsockopt(2) at level SOL_XDP.
 pub(super) fn set_option<T>(fd: BorrowedFd<'_>, option: i32, value: &T) -> io::Result<()> {
-    let (value, len) = (ptr::from_ref(value).cast(), mem::size_of::<T>() as u32);
-    // SAFETY: the kernel reads `len` bytes of the value.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, value, len) }).map(drop)
+    set_option_at(fd, libc::SOL_XDP, option, value)
 }
 
 /// setsockopt(2) at level SOL_SOCKET, with a number.
 pub(super) fn set_socket_option(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
-    let (value, len) = (ptr::from_ref(&value).cast(), mem::size_of::<i32>() as u32);
-    // SAFETY: the kernel reads one i32.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, value, len) }).map(drop)
+    set_option_at(fd, libc::SOL_SOCKET, option, &value)
+}
+
+/// setsockopt(2) at level SOL_PACKET.
+pub(super) fn set_packet_option<T>(fd: BorrowedFd<'_>, option: i32, value: &T) -> io::Result<()> {
+    set_option_at(fd, libc::SOL_PACKET, option, value)
+}
+
+fn set_option_at<T>(fd: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
+    let (value, len) = (ptr::from_ref(value).cast(), mem::size_of::<T>() as u32);
+    // SAFETY: the kernel reads `len` bytes of the value.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, value, len) }).map(drop)
 }
 
 /// getsockopt(2) at level SOL_XDP. What the kernel does not write stays zero.

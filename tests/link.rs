@@ -1,0 +1,94 @@
+//! What a port does to its link as a whole: promiscuous mode.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use sheafio_drivers::{PortSpec, Ports, af_xdp};
+use sheafio_mempool::{Hugepages, Mempool};
+use sheafio_tests::{Fwd, Netns, Veth, can_make_networks};
+
+/// The longest that the end of a killed process may take: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn network() -> (Netns, Veth) {
+    let under_test = Netns::new("fwd");
+    let veth = Veth::new(&under_test, "ve0", "10.0.0.1", 1);
+    (under_test, veth)
+}
+
+/// How many ask for promiscuous mode of `ve0`, as the kernel counts them.
+fn promiscuity(netns: &Netns) -> u64 {
+    let text = netns.ip(&["-d", "-j", "link", "show", "dev", "ve0"]);
+    let links: serde_json::Value = serde_json::from_str(&text).unwrap();
+    links[0]["promiscuity"].as_u64().unwrap()
+}
+
+/// A NIC hands on others' packets only so; it ends with the run, in whatever way that ends.
+#[test]
+fn a_forwarder_is_promiscuous_as_long_as_it_runs() {
+    if !can_make_networks("a_forwarder_is_promiscuous_as_long_as_it_runs") {
+        return;
+    }
+    let (netns, _veth) = network();
+    for (mode, options, expected) in [
+        ("io", "", 1),
+        ("mac", "", 1),
+        ("macswap", "", 1),
+        ("rxonly", ",mode=generic", 1),
+        ("icmpecho", "", 0),
+        ("txonly", "", 0),
+        ("io", ",promisc=no", 0),
+        ("icmpecho", ",promisc=yes", 1),
+    ] {
+        let fwd = Fwd::start(&netns, &["-p", &format!("ve0{options}"), "--mode", mode]);
+        assert_eq!(promiscuity(&netns), expected, "{mode}{options}");
+        fwd.end().assert_conserved();
+        assert_eq!(promiscuity(&netns), 0, "{mode}{options}: it is left behind");
+    }
+
+    let fwd = Fwd::start(&netns, &["-p", "ve0"]);
+    assert_eq!(promiscuity(&netns), 1);
+    fwd.signal(libc::SIGKILL);
+    assert_eq!(fwd.wait().code, None);
+    let start = Instant::now();
+    while promiscuity(&netns) > 0 {
+        assert!(start.elapsed() < PATIENCE, "it is left behind after SIGKILL");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What someone else has asked for stays; the library asks for nothing by itself, and a port that could not be
+/// opened leaves nothing behind.
+#[test]
+fn promiscuous_mode_is_counted_and_asked_for_only_by_those_who_want_it() {
+    if !can_make_networks("promiscuous_mode_is_counted_and_asked_for_only_by_those_who_want_it") {
+        return;
+    }
+    let (netns, veth) = network();
+    let pool = Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap();
+    netns.enter(|| {
+        let port = af_xdp::open("ve0", pool).unwrap();
+        assert_eq!(promiscuity(&netns), 0);
+        drop(port);
+        let mut spec: PortSpec = "ve0".parse().unwrap();
+        spec.set_promisc(true);
+        let port = Ports::new(pool).open(&spec).ok().unwrap();
+        assert_eq!(promiscuity(&netns), 1);
+        netns.ip(&["link", "set", "ve0", "promisc", "on"]);
+        assert_eq!(promiscuity(&netns), 2);
+        drop(port);
+        assert_eq!(promiscuity(&netns), 1);
+        netns.ip(&["link", "set", "ve0", "promisc", "off"]);
+
+        // Native mode is refused at this MTU of the peer, when all else has been done.
+        veth.peer.ip(&["link", "set", "ve1", "mtu", "9000"]);
+        let spec: PortSpec = "ve0,mode=native,frags=no,promisc=yes".parse().unwrap();
+        if let Ok(port) = Ports::new(pool).open(&spec) {
+            drop(port); // A kernel that takes it.
+        }
+        assert_eq!(promiscuity(&netns), 0);
+    });
+    assert_eq!(pool.audit().unwrap().home, 1024);
+}
