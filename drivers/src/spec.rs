@@ -10,7 +10,7 @@ use sheafio_mempool::Mempool;
 
 use crate::{
     DriverError, Port,
-    af_xdp::{self, QueueSet},
+    af_xdp::{self, QueueSet, Returning, wait_for_links},
     null::NullQueue,
     port::{NoControl, soft_mac},
     ring::{self, RingQueue},
@@ -335,16 +335,27 @@ pub struct Ports {
     pool: &'static Mempool,
     rings: HashMap<String, Option<RingQueue>>,
     interfaces: Vec<String>,
+    /// Links that went down when their ports were opened.
+    returning: Vec<Returning>,
     opened: u8,
 }
 
 impl Ports {
     /// Ports whose packets lie in this pool.
     pub fn new(pool: &'static Mempool) -> Self {
-        Self { pool, rings: HashMap::new(), interfaces: Vec::new(), opened: 0 }
+        Self { pool, rings: HashMap::new(), interfaces: Vec::new(), returning: Vec::new(), opened: 0 }
     }
 
-    /// Opens a port. The first use of a ring's name gives its one end, the second the other.
+    /// Waits until the links are back that went down because their ports were opened: many drivers reset their NIC
+    /// when it gets an XDP program. All come up at the same time, so this is to be called once, with all ports open. Ends
+    /// early when `is_over` says so, and with a link 5 s after its port was opened; returns what the user should know
+    /// of those that are not back, a line each.
+    pub fn wait_for_links(&mut self, is_over: impl Fn() -> bool) -> Vec<String> {
+        wait_for_links(&mut self.returning, is_over)
+    }
+
+    /// Opens a port. The first use of a ring's name gives its one end, the second the other. Before packets are sent,
+    /// call [`Ports::wait_for_links`].
     ///
     /// # Errors
     /// Each [`DriverError`] names the port, what was asked, what is possible and the remedy.
@@ -372,9 +383,10 @@ impl Ports {
                             .to_owned(),
                     });
                 }
-                let port = af_xdp::open_with(&spec.name, config, self.pool)?.into_port();
+                let (port, returning) = af_xdp::open_at_once(&spec.name, config, self.pool)?;
+                self.returning.extend(returning);
                 self.interfaces.push(interface);
-                port
+                port.into_port()
             }
             Kind::Sim(config) => sim::open(&spec.name, config, self.pool)?.into_port(number),
             Kind::Null { queues, len_bytes } => {

@@ -4,6 +4,7 @@
 //! run of the command ends with every frame accounted for.
 
 mod features;
+mod link;
 mod netdev;
 mod nics;
 

@@ -125,6 +125,13 @@ impl Nics {
         }
     }
 
+    /// The Ethernet address of a NIC.
+    pub(crate) fn mac(&self, number: u32) -> String {
+        let text = self.netns(number).ip(&["-j", "link", "show", "dev", &self.interface(number)]);
+        let links: serde_json::Value = serde_json::from_str(&text).unwrap();
+        links[0]["address"].as_str().unwrap().to_owned()
+    }
+
     /// Packets that a NIC has received, as its driver counts them.
     pub(crate) fn received(&self, number: u32) -> u64 {
         let interface = self.interface(number);

@@ -75,17 +75,20 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
         }
         opened.push(ports.open(spec)?);
     }
-    drop(ports); // Second ends of rings that were named once are closed.
     // Nothing more is opened. The lcores' threads start with what closing takes, which is nothing unless a port puts
     // settings of its device back.
     let keep: Vec<_> = opened.iter().flat_map(|port| port.control.rights_to_close()).copied().collect();
     drop_rights(&keep)?;
 
+    let missing_links = ports.wait_for_links(|| stop.is_raised());
+    drop(ports); // Second ends of rings that were named once are closed.
+
     let mut watch = Watch::new(pool, &mut opened);
     let printer = Printer::new(args.json);
     let mut hints = Hints::default();
     size.warnings.iter().chain(pool.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
-    opened.iter().flat_map(|port| &port.warnings).for_each(|warning| eprintln!("warning: {warning}"));
+    let of_ports = opened.iter().flat_map(|port| &port.warnings).chain(&missing_links);
+    of_ports.for_each(|warning| eprintln!("warning: {warning}"));
     if printer.start(&args, pool, &opened, &cpus).is_err() {
         stop.raise(); // Nobody reads.
     }

@@ -39,7 +39,10 @@ mod verdict;
 
 use sheafio_core::{Queue, interface_numa_node};
 
-pub(crate) use self::open::cache_of;
+pub(crate) use self::{
+    link::{Returning, wait_for_links},
+    open::{cache_of, open_at_once},
+};
 pub use self::{
     config::{Config, CopyMode, Frags, Mode},
     device::DeviceCounts,

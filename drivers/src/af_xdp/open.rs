@@ -21,11 +21,12 @@ use super::{
     interface::{Interface, LINK_HEADER_BYTES},
     kernel::LinuxKernel,
     life::Life,
-    link::Promiscuous,
+    link::{Carrier, Promiscuous, Returning, wait_for_links},
     other::Other,
     process::Process,
     program::{Attachment, Program, Variant},
     queue::XskQueue,
+    release::Release,
     rights::{self, Right},
     rings,
     socket::{Ask, Socket, Umem},
@@ -45,9 +46,23 @@ pub fn open(interface: &str, pool: &'static Mempool) -> Result<AfXdpPort, Driver
 /// Opens queues of an interface. With `Auto` modes the best that works is taken;
 /// [`AfXdpPort::mode`], [`AfXdpPort::zero_copy`] and [`AfXdpPort::warnings`] say which and why.
 ///
+/// Where the driver resets its NIC for this, waits up to 5 s until the link is back.
+///
 /// # Errors
 /// Each [`DriverError`] names the interface, what was asked, what is possible and the remedy.
 pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Result<AfXdpPort, DriverError> {
+    let (mut port, returning) = open_at_once(interface, config, pool)?;
+    let warnings = wait_for_links(&mut Vec::from_iter(returning), || false);
+    port.warnings.extend(warnings);
+    Ok(port)
+}
+
+/// The same, with the link that is still to come back.
+pub(crate) fn open_at_once(
+    interface: &str,
+    config: &Config,
+    pool: &'static Mempool,
+) -> Result<(AfXdpPort, Option<Returning>), DriverError> {
     check(interface, config)?;
     let missing: Vec<_> = rights::missing().into_iter().map(Right::name).collect();
     if !missing.is_empty() {
@@ -66,6 +81,7 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
         return Err(other.refuse(&interface));
     }
 
+    let carrier = Carrier::of(&interface);
     let first = if config.mode == Mode::Auto { Mode::Native } else { config.mode };
     let (serving, mode) = match serve(&interface, config, pool, first, &mut warnings) {
         Ok(serving) => (serving, first),
@@ -82,7 +98,8 @@ pub fn open_with(interface: &str, config: &Config, pool: &'static Mempool) -> Re
     let queue_set = config.queues.clone();
     let life = Life::new(&interface, queue_set, frame_bytes, statistics, attachment, device, steer.clone())?;
     let numbers = config.queues.clone();
-    Ok(AfXdpPort { interface, mode, zero_copy, warnings, queues, numbers, life, steer })
+    let returning = carrier.and_then(|carrier| carrier.has_gone(&interface));
+    Ok((AfXdpPort { interface, mode, zero_copy, warnings, queues, numbers, life, steer }, returning))
 }
 
 /// Queues that get packets.

@@ -39,6 +39,15 @@ pub(super) fn packet_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// socket(2) of family AF_NETLINK, connected to the kernel's rtnetlink (rtnetlink(7)).
+pub(super) fn route_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes no pointer.
+    let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// setsockopt(2) at level SOL_XDP.
 pub(super) fn set_option<T>(fd: BorrowedFd<'_>, option: i32, value: &T) -> io::Result<()> {
     set_option_at(fd, libc::SOL_XDP, option, value)
