@@ -123,7 +123,7 @@ With --json, one object a second and a last one with \"final\": true:
                       tx_unsent, tx_dropped, tx_invalid   given to the kernel and not sent: at close, dropped as the
                                                        device was not ready, refused (frames)
                       rx_no_frame, rx_ring_full, rx_too_large   lost by the kernel before they were received
-                      rx_invalid, rx_unread            descriptor not in one frame; in the RX ring at close
+                      rx_invalid, rx_unread            descriptor not in one frame, or twice; in the RX ring at close
                       not_for_us, malformed            icmpecho: no request, or damaged
   lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_packet: busy
                     cycles of the time-stamp counter a packet; both in this second (final: whole run)

@@ -167,6 +167,12 @@ impl QueueCounters {
         add(&self.rx_bytes, bytes);
     }
 
+    /// Counts a packet and its bytes as not received after all.
+    pub fn take_back_rx(&self, bytes: u64) {
+        add(&self.rx_packets, 1_u64.wrapping_neg());
+        add(&self.rx_bytes, bytes.wrapping_neg());
+    }
+
     /// Counts packets handed to the device and their bytes.
     #[inline(always)]
     pub fn add_tx(&self, packets: u64, bytes: u64) {

@@ -211,6 +211,26 @@ impl<T> Producer<T> {
         self.next = self.next.wrapping_sub(count as u32);
     }
 
+    /// The index of the next slot, as it was written up to; it wraps.
+    pub(crate) fn next_index(&self) -> u32 {
+        self.next
+    }
+
+    /// Visits the values that were written from an index on, at most a ring full of them, oldest first; returns
+    /// the index up to which it has visited.
+    pub(crate) fn visit_written(&self, from: u32, mut visit: impl FnMut(T)) -> u32
+    where
+        T: Copy,
+    {
+        let count = self.next.wrapping_sub(from).min(self.ring.size);
+        for index in (0..count).map(|nth| self.next.wrapping_sub(count - nth)) {
+            let slot = (index & (self.ring.size - 1)) as usize;
+            // SAFETY: slot < size, and it was written by this side: so it is initialized. The consumer only reads it.
+            visit(unsafe { self.ring.slots.add(slot).read() });
+        }
+        self.next
+    }
+
     /// Whether the other side asks to be woken.
     #[inline(always)]
     pub(crate) fn needs_wakeup(&self) -> bool {

@@ -3,6 +3,7 @@
 //! Owns: the guest's NICs. Never does: run elsewhere; there each test says that it was skipped. Invariant: every
 //! run of the command ends with every frame accounted for.
 
+mod close;
 mod features;
 mod link;
 mod netdev;

@@ -12,6 +12,7 @@ use sheafio_core::{DropReason, QueueCounters};
 use super::{
     program::Attachment,
     queue::{Kernel, Wake},
+    release::Release,
     socket::Socket,
     sys,
 };
@@ -24,17 +25,20 @@ pub struct LinuxKernel {
     queue: u32,
     metadata_key: Option<u64>,
     start: Instant,
+    release: Option<Release>,
 }
 
 impl LinuxKernel {
-    /// `metadata_key`: what the XDP program writes behind the metadata of each packet, if it does.
+    /// `metadata_key`: what the XDP program writes behind the metadata of each packet, if it does. `release`: what
+    /// proves in the end that the driver has let go, where the rings do not tell.
     pub(super) fn new(
         socket: Arc<Socket>,
         attachment: Arc<Attachment>,
         queue: u32,
         metadata_key: Option<u64>,
+        release: Option<Release>,
     ) -> Self {
-        Self { socket: Some(socket), attachment, queue, metadata_key, start: Instant::now() }
+        Self { socket: Some(socket), attachment, queue, metadata_key, start: Instant::now(), release }
     }
 }
 
@@ -98,8 +102,14 @@ impl Kernel for LinuxKernel {
         }
     }
 
-    fn shut(&mut self) {
+    fn can_prove_release(&self) -> bool {
+        self.release.is_some()
+    }
+
+    fn shut(&mut self, prove: bool) -> bool {
         self.socket = None;
+        let release = self.release.take();
+        prove && release.is_some_and(|release| release.wait())
     }
 }
 

@@ -29,6 +29,7 @@ mod process;
 mod program;
 pub(crate) mod queue;
 mod queues;
+mod release;
 mod rights;
 pub(crate) mod rings;
 mod socket;
@@ -39,10 +40,6 @@ mod verdict;
 
 use sheafio_core::{Queue, interface_numa_node};
 
-pub(crate) use self::{
-    link::{Returning, wait_for_links},
-    open::{cache_of, open_at_once},
-};
 pub use self::{
     config::{Config, CopyMode, Frags, Mode},
     device::DeviceCounts,
@@ -54,6 +51,10 @@ pub use self::{
     verdict::{Verdict, VerdictCounts},
 };
 use self::{interface::Interface, kernel::LinuxKernel, life::Life, queue::XskQueue};
+pub(crate) use self::{
+    link::{Returning, wait_for_links},
+    open::{cache_of, open_at_once},
+};
 use crate::{
     DriverError,
     port::{Control, take_queue},

@@ -187,7 +187,10 @@ fn serve(
     for (nth, (&number, (socket, rings))) in (0..).zip(numbers.iter().zip(sockets)) {
         let mut cache = cache_of(pool, &config.cpus, nth)?;
         let weak = Arc::downgrade(&socket);
-        let kernel = LinuxKernel::new(socket, attachment.clone(), number, program.metadata_key());
+        // Without one, as where locked memory is short by a page, the frames stay retired at the end.
+        let release = socket.zero_copy.then(|| Release::prepare(interface.index, number).ok()).flatten();
+        let (attachment, key) = (attachment.clone(), program.metadata_key());
+        let kernel = LinuxKernel::new(socket, attachment, number, key, release);
         let mut queue = XskQueue::new(pool, rings, kernel, fill);
         queue.fill_up(&mut cache);
         statistics.push((weak, queue.counters().clone()));

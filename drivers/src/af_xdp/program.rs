@@ -230,7 +230,13 @@ impl Program {
             map.map_err(|error| load_error(interface, &error, "putting the sockets into its map"))?;
         Ok(Attachment {
             sockets,
-            state: Mutex::new(Attached { link: None, polling: None, device: None, promiscuous: None, queues }),
+            state: Mutex::new(Attached {
+                link: None,
+                polling: None,
+                device: None,
+                promiscuous: None,
+                queues,
+            }),
         })
     }
 

@@ -17,6 +17,7 @@
 //! ```
 
 mod close;
+mod held;
 mod moves;
 mod requests;
 mod runs;
@@ -27,7 +28,7 @@ use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
 use sheafio_mempool::{Burst, Geometry, Mempool, PoolCache};
 
 pub use self::requests::TxTimestamp;
-use self::{moves::Seen, requests::Requests};
+use self::{held::Held, moves::Seen, requests::Requests};
 use super::rings::{Desc, Rings};
 use crate::spsc::{Consumer, Producer};
 
@@ -84,8 +85,14 @@ pub trait Kernel: Send {
     fn tx_ring_is_exact(&self) -> bool;
     /// Reads the kernel's own drop counts into ours.
     fn count_drops(&self, counters: &QueueCounters);
-    /// Lets go of the device, after the rings' memory.
-    fn shut(&mut self);
+    /// Whether `shut` can prove that the device has let go of every frame; so they are to be known one by one, as
+    /// the fill ring does not tell.
+    fn can_prove_release(&self) -> bool {
+        false
+    }
+    /// Lets go of the device, after the rings' memory. With `prove`, waits within a bound until the device has let go
+    /// of every frame, and returns whether that is certain.
+    fn shut(&mut self, prove: bool) -> bool;
 }
 
 /// Frames taken from the pool for the fill ring at one time, at least; fewer are not worth it.
@@ -100,6 +107,7 @@ const POSTPONE_CALLS: u32 = 8;
 /// that sleeps between them would leave a link that is up again unused for as long.
 const BACKOFF_NS: u64 = 1_000_000;
 /// One AF_XDP queue.
+#[allow(clippy::struct_excessive_bools, reason = "each is asked alone, in the hot path")]
 pub struct XskQueue<K: Kernel> {
     // Hot.
     rx: Consumer<Desc>,
@@ -138,8 +146,12 @@ pub struct XskQueue<K: Kernel> {
     requests: Requests,
     /// 1 where the kernel looks for requests in front of every packet; else 0.
     looks_for_requests: u64,
+    /// Whether there is something to be done behind each reception: one question for both of what follows.
+    looks_behind: bool,
     /// See [`Kernel::rx_metadata_key`].
     rx_metadata_key: Option<u64>,
+    /// See [`Kernel::can_prove_release`].
+    held: Option<Held>,
     // Cold.
     closed: Option<Closed>,
 }
@@ -151,14 +163,18 @@ impl<K: Kernel> XskQueue<K> {
         let kick_batch = if kernel.sends_all_for_one_kick() { KICK_BATCH } else { 1 };
         let looks_for_requests = u64::from(kernel.tells_tx_times());
         let fill_target = fill_target.min(rings.fill.size).min(rings.rx.size).max(1);
+        let fill = Producer::new(rings.fill);
+        let held = kernel.can_prove_release().then(|| Held::new(pool.frames(), fill.next_index()));
         Self {
             rx: Consumer::new(rings.rx),
-            fill: Producer::new(rings.fill),
+            fill,
             tx: Producer::new(rings.tx),
             completion: Consumer::new(rings.completion),
             geometry: *pool.geometry(),
             counters: Arc::default(),
+            looks_behind: held.is_some() || kernel.rx_metadata_key().is_some(),
             rx_metadata_key: kernel.rx_metadata_key(),
+            held,
             kernel,
             with_rx: 0,
             with_tx: 0,
@@ -238,7 +254,8 @@ impl<K: Kernel> XskQueue<K> {
         // the kernel gave these frames, which were ours in the fill ring, back through the RX ring, which is consumed
         // once.
         unsafe { burst.commit(available) };
-        self.with_rx -= available as u32;
+        // Wraps for a moment if more come back than are out, which `look_behind` sorts out.
+        self.with_rx = self.with_rx.wrapping_sub(available as u32);
         self.counters.add_rx(available as u64, seen.bytes);
         available
     }
@@ -385,6 +402,32 @@ impl<K: Kernel> XskQueue<K> {
         self.completion.peek_each(count, |_, addr| requests.complete(&geometry, addr));
     }
 
+    /// What is done behind a reception on some ports only, with the frames that came behind the first `before` ones.
+    #[inline(never)]
+    fn look_behind(&mut self, burst: &mut Burst, before: usize) {
+        if let Some(held) = &mut self.held {
+            let geometry = &self.geometry;
+            held.noted = self.fill.visit_written(held.noted, |addr| held.insert(geometry.index_of(addr)));
+            let mut at = before;
+            while let Some(frame) = burst.get(at) {
+                if held.remove(geometry.index_of(geometry.addr(frame))) {
+                    at += 1;
+                    continue;
+                }
+                // It was received before and may be anybody's by now, so this handle of it must go. igb does so when
+                // it has run out of frames. It was not one of those with the kernel.
+                self.counters.add_drops(DropReason::RxInvalid, 1);
+                self.counters.take_back_rx(frame.len() as u64);
+                burst[..=at].rotate_right(1);
+                burst.forget_front(1);
+                self.with_rx = self.with_rx.wrapping_add(1);
+            }
+        }
+        if let Some(key) = self.rx_metadata_key {
+            find_metadata(burst, before, key);
+        }
+    }
+
     /// A cache of another pool would give one frame two owners.
     #[inline(always)]
     fn check_pool(&self, cache: &PoolCache) {
@@ -414,7 +457,6 @@ fn check_completed(completion: &Consumer<u64>, count: usize, geometry: &Geometry
 }
 
 /// Looks for metadata in front of the packets that came behind the first `before` frames.
-#[inline(never)]
 fn find_metadata(burst: &mut Burst, before: usize, key: u64) {
     for packet in burst[before..].chunk_by_mut(|frame, _| frame.continues()) {
         packet[0].find_rx_metadata(key);
@@ -434,8 +476,8 @@ impl<K: Kernel> Queue for XskQueue<K> {
         let room = burst.room();
         let before = burst.len();
         let received = self.receive(cache, burst);
-        if let Some(key) = self.rx_metadata_key {
-            find_metadata(burst, before, key);
+        if self.looks_behind {
+            self.look_behind(burst, before);
         }
         // 3. Wake the kernel if it asks: for the fill ring, and for packets that wait to be sent.
         self.wake();

@@ -23,7 +23,10 @@ pub type HandQueue = XskQueue<HandKernel>;
 
 /// What a queue sees of a kernel that is moved by hand: nothing happens.
 #[derive(Debug)]
-pub struct HandKernel;
+pub struct HandKernel {
+    /// As a zero-copy queue: the rings do not tell what the kernel has in the end, but it lets go of it.
+    is_zero_copy: bool,
+}
 
 /// The hand: the other side of the rings.
 pub struct Hand {
@@ -39,6 +42,15 @@ pub struct Hand {
 /// Opens a queue with rings of `ring` slots each, a power of two; that many frames of `cache` go
 /// into its fill ring.
 pub fn by_hand(pool: &'static Mempool, cache: &mut PoolCache, ring: u32) -> (HandQueue, Hand) {
+    by_hand_of(HandKernel { is_zero_copy: false }, pool, cache, ring)
+}
+
+fn by_hand_of(
+    kernel: HandKernel,
+    pool: &'static Mempool,
+    cache: &mut PoolCache,
+    ring: u32,
+) -> (HandQueue, Hand) {
     let rings = Rings::on_heap([ring; 4], 0);
     let hand = Hand {
         fill: Consumer::new(rings.fill.clone()),
@@ -48,7 +60,7 @@ pub fn by_hand(pool: &'static Mempool, cache: &mut PoolCache, ring: u32) -> (Han
         geometry: *pool.geometry(),
         staged: [0; 2],
     };
-    let mut queue = XskQueue::new(pool, rings, HandKernel, ring);
+    let mut queue = XskQueue::new(pool, rings, kernel, ring);
     queue.fill_up(cache);
     (queue, hand)
 }
@@ -128,6 +140,24 @@ impl Hand {
         self.rx.publish();
     }
 
+    /// Takes frames out of the fill ring, and gives none back.
+    #[cfg(test)]
+    fn keep(&mut self, count: usize) -> Vec<u64> {
+        let (mut kept, count) = (Vec::new(), self.fill.available(count));
+        self.fill.read_each(count, |_, addr| kept.push(addr));
+        self.fill.release();
+        kept
+    }
+
+    /// Gives frames back through the RX ring, whether they are the kernel's or not.
+    #[cfg(test)]
+    fn give_back(&mut self, addrs: &[u64]) {
+        let headroom = u64::from(XDP_HEADROOM_BYTES) + u64::from(self.geometry.headroom_bytes());
+        assert_eq!(self.rx.free(addrs.len()), addrs.len());
+        self.rx.write_each(addrs.len(), |at| Desc::new(addrs[at] + headroom, 64, 0));
+        self.rx.publish();
+    }
+
     fn write_completions(&mut self) -> usize {
         let room = self.completion.free(usize::MAX);
         let count = self.tx.available(room);
@@ -173,7 +203,7 @@ impl Kernel for HandKernel {
     }
 
     fn fill_ring_is_exact(&self) -> bool {
-        true
+        !self.is_zero_copy
     }
 
     fn tx_ring_is_exact(&self) -> bool {
@@ -182,7 +212,13 @@ impl Kernel for HandKernel {
 
     fn count_drops(&self, _: &QueueCounters) {}
 
-    fn shut(&mut self) {}
+    fn can_prove_release(&self) -> bool {
+        self.is_zero_copy
+    }
+
+    fn shut(&mut self, prove: bool) -> bool {
+        prove
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -344,5 +380,68 @@ mod tests {
         assert_eq!((closed.retired, invalid(&queue)), (1, 3));
         drop(cache);
         assert_eq!(pool.audit().unwrap().home, 2047);
+    }
+
+    /// A zero-copy queue whose driver keeps frames, out of order, and uses some again: at the end all are home.
+    #[test]
+    fn what_a_zero_copy_driver_kept_comes_home_when_it_has_let_go() {
+        let pool = Mempool::builder().frames(512).hugepages(Hugepages::Off).cores(1).build().unwrap();
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+        let zero_copy = HandKernel { is_zero_copy: true };
+        let (mut queue, mut hand) = by_hand_of(zero_copy, pool, &mut cache, 64);
+        let mut kept = hand.keep(40);
+        for round in 0..200 {
+            let returned: Vec<u64> = kept.drain(..20).rev().collect();
+            hand.give_back(&returned);
+            assert_eq!(queue.rx_burst(&mut cache, &mut burst), 20);
+            cache.free_burst(&mut burst);
+            assert_eq!(queue.rx_burst(&mut cache, &mut burst), 0);
+            kept.extend(hand.keep(20));
+            kept.rotate_left(round % 7);
+        }
+        // Some lie in the RX ring, of which nobody has heard yet.
+        hand.give_back(&kept.split_off(kept.len() - 10));
+        let held = queue.frames_held();
+        let closed = queue.close(&mut cache);
+        assert_eq!((closed.returned, closed.retired), (held, 0));
+        drop(cache);
+        let audit = pool.audit().unwrap();
+        assert_eq!((audit.home, audit.twice), (512, vec![]));
+    }
+
+    /// A driver that gives frames back once more: whoever has them now keeps them alone.
+    #[test]
+    fn a_frame_that_a_zero_copy_driver_gives_back_twice_is_received_once() {
+        let pool = Mempool::builder().frames(512).hugepages(Hugepages::Off).cores(1).build().unwrap();
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+        let zero_copy = HandKernel { is_zero_copy: true };
+        let (mut queue, mut hand) = by_hand_of(zero_copy, pool, &mut cache, 64);
+        let kept = hand.keep(64);
+        hand.give_back(&kept[..8]);
+        assert_eq!(queue.rx_burst(&mut cache, &mut burst), 8);
+        // Between others, while the application has them, and more than there are out.
+        hand.give_back(&[kept[8], kept[3], kept[9], kept[8], kept[0]]);
+        let mut later = Burst::new();
+        queue.rx_burst(&mut cache, &mut later);
+        let addr = |frame: &sheafio_mempool::Frame| {
+            pool.geometry().addr_of(pool.geometry().index_of(pool.geometry().addr(frame)))
+        };
+        assert_eq!(later.iter().map(addr).collect::<Vec<_>>(), [kept[8], kept[9]]);
+        hand.give_back(&kept[..20]);
+        hand.give_back(&kept[20..]);
+        let mut rest = Burst::with_limit(Burst::MAX);
+        queue.rx_burst(&mut cache, &mut rest);
+        assert_eq!(rest.len(), 54);
+        let totals = queue.counters().totals();
+        assert_eq!((totals.rx_packets, totals.drops(DropReason::RxInvalid)), (8 + 2 + 54, 3 + 10));
+        assert_eq!(totals.rx_bytes, 64 * totals.rx_packets);
+        for burst in [&mut burst, &mut later, &mut rest] {
+            cache.free_burst(burst);
+        }
+        let held = queue.frames_held();
+        assert_eq!(queue.close(&mut cache).returned, held);
+        drop(cache);
+        let audit = pool.audit().unwrap();
+        assert_eq!((audit.home, audit.twice), (512, vec![]));
     }
 }

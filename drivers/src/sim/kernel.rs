@@ -315,7 +315,12 @@ impl Kernel for SimKernel {
         self.wire.lock().expect("no panic under this lock").statistics.count_drops(counters);
     }
 
-    fn shut(&mut self) {
-        self.removed = true;
+    fn can_prove_release(&self) -> bool {
+        self.faults.wakeup // As a zero-copy queue, which keeps what it has at the end.
+    }
+
+    fn shut(&mut self, prove: bool) -> bool {
+        let was_removed = std::mem::replace(&mut self.removed, true);
+        prove && !was_removed
     }
 }

@@ -1,4 +1,4 @@
-//! The end of an AF_XDP queue: drain, detach, take back, close.
+//! The end of an AF_XDP queue: drain, detach, take back, close; and take back what the driver then lets go of.
 //!
 //! Owns: nothing of its own; it is the control plane of `queue.rs`. Never does: run while the queue is polled.
 //! Invariant: afterwards each frame that the queue held is in the pool or counted as retired.
@@ -41,15 +41,18 @@ impl<K: Kernel> XskQueue<K> {
         }
         self.kernel.count_drops(&self.counters);
 
-        // What is left is with the kernel, which lets go of it some time after the socket is closed.
-        let retired = self.frames_held() + u64::from(self.lost);
-        cache.retire(retired as usize);
         let rings = Rings::on_heap([1; 4], 0);
         self.rx = Consumer::new(rings.rx);
         self.fill = Producer::new(rings.fill);
         self.tx = Producer::new(rings.tx);
         self.completion = Consumer::new(rings.completion);
-        self.kernel.shut();
+        // What is left is with the kernel, which lets go of it some time after the socket is closed.
+        let has_let_go = self.kernel.shut(self.with_rx > 0 && self.held.is_some());
+        if has_let_go {
+            self.take_back_held(cache);
+        }
+        let retired = self.frames_held() + u64::from(self.lost);
+        cache.retire(retired as usize);
         (self.with_rx, self.with_tx, self.lost, self.fill_target) = (0, 0, 0, 0);
         (self.gone, self.tx_waits) = (true, false);
         self.publish_held();
@@ -92,6 +95,7 @@ impl<K: Kernel> XskQueue<K> {
         loop {
             let before = self.with_rx;
             self.receive(cache, &mut burst);
+            self.look_behind(&mut burst, 0);
             cache.free_burst(&mut burst);
             if self.with_rx == before {
                 break;
@@ -105,34 +109,54 @@ impl<K: Kernel> XskQueue<K> {
     /// Gives back the frames of a packet whose end has not come.
     fn drop_without_end(&mut self, cache: &mut PoolCache) {
         let (geometry, count) = (self.geometry, self.rx.available(usize::MAX));
-        let mut lost = 0;
+        let (mut lost, mut doubles, held) = (0, 0, &mut self.held);
         self.rx.read_each(count, |_, desc| {
             if geometry.is_packet(desc.addr, desc.len()) {
+                let index = geometry.index_of(desc.addr);
+                if held.as_mut().is_some_and(|held| !held.remove(index)) {
+                    doubles += 1; // As in `look_behind`.
+                    return;
+                }
                 // SAFETY: the kernel gave this frame back through the RX ring, which is read once.
-                unsafe { cache.give(&[geometry.index_of(desc.addr)]) };
+                unsafe { cache.give(&[index]) };
             } else {
                 lost += 1;
             }
         });
         self.rx.release();
-        self.with_rx -= count as u32;
+        self.with_rx = self.with_rx.wrapping_add(doubles).wrapping_sub(count as u32);
         self.lost += lost;
         self.counters.add_drops(DropReason::RxInvalid, u64::from(count > 0));
     }
 
     /// Takes the frames back that lie in the fill ring.
     fn take_back_filled(&mut self, cache: &mut PoolCache) {
-        let (geometry, mut frames, held) = (self.geometry, 0, self.fill.unconsumed());
-        assert!(held <= self.with_rx, "the fill ring holds {held} frames of {}", self.with_rx);
+        let (geometry, mut frames, unconsumed) = (self.geometry, 0, self.fill.unconsumed());
+        assert!(unconsumed <= self.with_rx, "the fill ring holds {unconsumed} frames of {}", self.with_rx);
+        let held = &mut self.held;
         // SAFETY: the queue is detached, no packet is on its way, and the ring is exact: nothing makes
         // the kernel read it any more. This queue put the frames there; each is given back once.
         unsafe {
             self.fill.take_back(|addr| {
+                if let Some(held) = held {
+                    let was_out = held.remove(geometry.index_of(addr));
+                    debug_assert!(was_out, "the fill ring has a frame twice");
+                }
                 cache.give(&[geometry.index_of(addr)]);
                 frames += 1;
             });
         }
         self.with_rx -= frames;
+    }
+
+    /// Takes the frames back that the kernel had of the receive side, after it has let go of them.
+    fn take_back_held(&mut self, cache: &mut PoolCache) {
+        let Some(held) = self.held.as_mut().filter(|_| self.lost == 0) else { return };
+        self.with_rx -= held.take_all(self.with_rx, |frame| {
+            // SAFETY: this queue put the frame into the fill ring, and it did not come back: it is counted in
+            // `with_rx`, which says that these are all of them. The kernel has let go of it, and its rings are gone.
+            unsafe { cache.give(&[frame]) };
+        });
     }
 
     /// Takes the packets back that lie in the TX ring.

@@ -23,6 +23,17 @@ impl<K: Kernel> XskQueue<K> {
         run.is_rest = self.rest_to_drop != 0;
         // Descriptors and frames of whole packets so far; `run` is what comes behind them.
         let (mut taken, mut kept, mut packets, mut bytes, mut lost) = (0, 0, 0, 0, 0);
+        // Frames that come back and don't go to the burst.
+        let (held, mut doubles) = (&mut self.held, 0);
+        let mut drop_frame = |cache: &mut PoolCache, frame: Frame| {
+            let index = geometry.index_of(geometry.addr(&frame));
+            if held.as_mut().is_none_or(|held| held.remove(index)) {
+                cache.free(frame);
+            } else {
+                std::mem::forget(frame); // As in `look_behind`.
+                doubles += 1;
+            }
+        };
         let mut invalid = 0;
         self.rx.peek_each(available, |at, desc| {
             if taken >= limit {
@@ -51,7 +62,7 @@ impl<K: Kernel> XskQueue<K> {
             } else {
                 for entry in &spare[kept..kept + run.frames] {
                     // SAFETY: written just above for this packet; the descriptors are consumed below.
-                    cache.free(unsafe { entry.assume_init_read() });
+                    drop_frame(cache, unsafe { entry.assume_init_read() });
                 }
                 invalid += u64::from(!run.is_rest);
             }
@@ -62,7 +73,7 @@ impl<K: Kernel> XskQueue<K> {
             // No burst, or not even the ring, can hold this packet.
             for entry in &spare[..run.frames] {
                 // SAFETY: as above.
-                cache.free(unsafe { entry.assume_init_read() });
+                drop_frame(cache, unsafe { entry.assume_init_read() });
             }
             (taken, lost) = (available, run.lost);
             invalid += u64::from(!run.is_rest);
@@ -72,7 +83,7 @@ impl<K: Kernel> XskQueue<K> {
         self.rx.release();
         // SAFETY: the first `kept` entries were written above, each for a descriptor that is consumed.
         unsafe { burst.commit(kept) };
-        self.with_rx -= taken as u32;
+        self.with_rx = self.with_rx.wrapping_add(doubles).wrapping_sub(taken as u32);
         self.lost += lost;
         self.counters.add_rx(packets as u64, bytes);
         self.counters.add_drops(DropReason::RxInvalid, invalid);
