@@ -178,3 +178,38 @@ fn frames_of_one_closed_queue_come_home_while_the_other_one_receives() {
         }
     });
 }
+
+/// igb that has run out of frames goes on with what it has received before, and gives it out once more. Each frame has
+/// one owner all the same.
+#[test]
+fn a_frame_that_igb_gives_out_twice_has_one_owner() {
+    if !in_guest("a_frame_that_igb_gives_out_twice_has_one_owner") {
+        return;
+    }
+    if !zero_copy_drivers().contains(&"igb") {
+        return;
+    }
+    let nics = Nics::new("igb");
+    let pool = pool();
+    under_flood(&nics, || {
+        nics.under_test.enter(|| {
+            // As many frames as its own ring has slots, and a slow receiver.
+            let mut port = af_xdp::open_with("igb1", &config(1, 256), pool).unwrap();
+            assert!(port.warnings().iter().any(|warning| warning.contains("twice")), "{:?}", port.warnings());
+            let (mut queue, mut cache) = (port.queue(0).unwrap(), pool.cache().unwrap());
+            let (start, mut burst) = (Instant::now(), Burst::new());
+            while start.elapsed() < Duration::from_secs(5) {
+                queue.rx_burst(&mut cache, &mut burst);
+                cache.free_burst(&mut burst); // Panics on a frame that is free already.
+                cache.boundary();
+                thread::sleep(Duration::from_millis(3));
+            }
+            let totals = queue.counters().totals();
+            let invalid = totals.drops(sheafio_core::DropReason::RxInvalid);
+            println!("{invalid} frames came twice, of {}", totals.rx_packets);
+            assert_eq!(queue.close(&mut cache).retired, 0);
+        });
+    });
+    let audit = pool.audit().unwrap();
+    assert_eq!((audit.home, audit.twice), (FRAMES, vec![]));
+}

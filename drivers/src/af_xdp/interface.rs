@@ -149,6 +149,21 @@ impl Interface {
         Ok(Self { name, index, mac, mtu, rx_queues, tx_queues, is_up, has_default_route, driver })
     }
 
+    /// What must be known of zero-copy mode, where the driver damages packets when it has run out of frames. igb then
+    /// does not clear the length of the next descriptor that the NIC has not got (igb_alloc_rx_buffers_zc, where its
+    /// ring wraps), takes it for a packet, and goes on with frames that it gave out before: they come twice, or are
+    /// given to the NIC again while they are someone else's.
+    pub(crate) fn reuses_frames(&self) -> Option<String> {
+        let name = &self.name;
+        (self.driver == "igb").then(|| {
+            format!(
+                "{name}: in zero-copy mode its driver igb may write to a packet again that it has given out, and give it \
+                 out twice, when it finds no free frame. Copy mode (copy=copy) does not; or keep many more frames \
+                 ready (ring=, fill=) than its own ring has slots (ethtool -g {name}), and poll without long breaks"
+            )
+        })
+    }
+
     /// Why packets would be damaged in zero-copy mode, if they would. igb tells its NIC how long the frames are in
     /// units of 1024 bytes, rounded down (SRRCTL.BSIZEPKT). The NIC goes on in the next frame when a packet is longer, and
     /// the driver gives each part out as a packet of its own (igb_clean_rx_irq_zc looks at no end-of-packet bit).

@@ -164,6 +164,16 @@ fn serve(
         let copied = Config { copy: CopyMode::Copy, ..config.clone() };
         return serve(interface, &copied, pool, mode, warnings);
     }
+    if zero_copy && let Some(warning) = interface.reuses_frames() {
+        if config.copy == CopyMode::ZeroCopy {
+            warnings.push(warning);
+        } else {
+            drop(sockets);
+            warnings.push(format!("{warning}. Goes on in copy mode"));
+            let copied = Config { copy: CopyMode::Copy, ..config.clone() };
+            return serve(interface, &copied, pool, mode, warnings);
+        }
+    }
     if copy == CopyMode::Auto && !zero_copy && has_zero_copy(interface) == Some(true) {
         warnings.push(format!(
             "{}: its driver could do without copies, and the kernel copies all the same, which is slower: \
