@@ -286,7 +286,10 @@ mod tests {
             }
             assert_eq!(queue.tx_burst(&mut cache, &mut burst), count);
             bytes += count as u64 * u64::from(len);
+            assert_eq!(queue.counters().totals().held, queue.frames_held() as i64);
             assert_eq!(hand.complete(), count);
+            assert_eq!(queue.tx_burst(&mut cache, &mut burst), 0); // Reclaims.
+            assert_eq!(queue.counters().totals().held, queue.frames_held() as i64);
         }
         let totals = queue.counters().totals();
         assert_eq!((totals.rx_bytes, totals.tx_bytes), (bytes, bytes));
@@ -327,6 +330,29 @@ mod tests {
         assert_eq!(queue.close(&mut cache).retired, wrong.len() as u64);
         drop(cache);
         assert_eq!(pool.audit().unwrap().home, 777 - wrong.len() as u64);
+    }
+
+    #[test]
+    fn a_frame_of_another_pool_is_refused_before_anything_is_sent() {
+        let [pool, other] = [512, 64].map(|frames| {
+            Mempool::builder().frames(frames).hugepages(Hugepages::Off).cores(1).build().unwrap()
+        });
+        let (mut cache, mut others, mut burst) =
+            (pool.cache().unwrap(), other.cache().unwrap(), Burst::new());
+        let (mut queue, mut hand) = by_hand(pool, &mut cache, 64);
+        assert_eq!(cache.alloc_packets(&mut burst, 7, 60), 7);
+        assert_eq!(others.alloc_packets(&mut burst, 1, 60), 1);
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            queue.tx_burst(&mut cache, &mut burst);
+        }));
+        let message = *refused.unwrap_err().downcast::<&str>().unwrap();
+        assert!(message.contains("a frame of another pool was given to tx_burst"), "{message}");
+        assert_eq!((burst.len(), hand.complete()), (8, 0));
+        others.free(burst.pop().unwrap());
+        assert_eq!((queue.tx_burst(&mut cache, &mut burst), hand.complete()), (7, 7));
+        queue.close(&mut cache);
+        drop((cache, others));
+        assert_eq!((pool.audit().unwrap().home, other.audit().unwrap().home), (512, 64));
     }
 
     /// Runs of descriptors as a kernel that is not to be trusted could make them: each packet comes whole, or is
@@ -374,10 +400,18 @@ mod tests {
         while invalid(&queue) < 2 || receive(&mut queue, &mut cache) != (1, 2) {}
         assert_eq!(invalid(&queue), 2);
 
+        // Its rest may look like a packet.
+        hand.deliver_run(&[100; Burst::MAX], false);
+        assert_eq!(receive(&mut queue, &mut cache), (0, 0));
+        hand.deliver_run(&[100; 1], true);
+        assert_eq!(receive(&mut queue, &mut cache), (0, 0));
+        hand.deliver_run(&[100; 1], true);
+        assert_eq!((receive(&mut queue, &mut cache), invalid(&queue)), ((1, 1), 3));
+
         // One without an end when the queue closes is not received.
         hand.deliver_run(&[100; 3], false);
         let closed = queue.close(&mut cache);
-        assert_eq!((closed.retired, invalid(&queue)), (1, 3));
+        assert_eq!((closed.retired, invalid(&queue)), (1, 4));
         drop(cache);
         assert_eq!(pool.audit().unwrap().home, 2047);
     }
