@@ -7,7 +7,7 @@
 //!   wire_rx  =  rx_missed_errors  +  redirected + not_bound + passed + malformed  +  unexplained_rx
 //!               lost by the device   |            to the kernel                      (either here
 //!                                    = rx_packets + drops before reception       +    or here)
-//!   tx_packets - tx_unsent - tx_invalid  =  wire_tx + tx_dropped - packets of others  +  unexplained_tx
+//!   tx_packets - tx_unsent - tx_invalid  =  wire_tx + dropped by the device - packets of others  +  unexplained_tx
 //! ```
 //!
 //! The numbers are read one after the other, so while packets flow they need not add up; at the end they do.
@@ -109,12 +109,11 @@ fn unexplained_rx(totals: &QueueTotals, seen: Seen, device: &DeviceCounts, recei
 
 /// Others send by the same device, so only too few packets tell of a loss.
 fn unexplained_tx(totals: &QueueTotals, device: &DeviceCounts) -> i64 {
-    let after_tx: u64 = DropReason::ALL
-        .iter()
-        .filter(|reason| reason.is_after_tx())
-        .map(|reason| totals.drops(*reason))
-        .sum();
-    totals.tx_packets.saturating_sub(after_tx).saturating_sub(device.tx_packets + device.tx_dropped) as i64
+    // What the kernel told us to have dropped, the device counts as dropped too.
+    let dropped = device.tx_dropped.max(totals.drops(DropReason::TxDropped));
+    let given = totals.tx_packets.saturating_sub(totals.drops(DropReason::TxUnsent));
+    let given = given.saturating_sub(totals.drops(DropReason::TxInvalid));
+    given.saturating_sub(device.tx_packets + dropped) as i64
 }
 
 /// Tells of drops that the user can do something about, when the first one occurs.
@@ -246,6 +245,9 @@ mod tests {
         );
         assert_eq!((tx(&ours, 85, 0), tx(&ours, 80, 5), tx(&ours, 80, 4)), (0, 0, 1));
         assert_eq!(tx(&ours, 200, 0), 0, "others send too");
+        // Dropped by the device, as it counts itself and as the kernel told us.
+        let ours = totals(0, 100, &[(DropReason::TxDropped, 10)]);
+        assert_eq!((tx(&ours, 90, 10), tx(&ours, 90, 0), tx(&ours, 85, 10), tx(&ours, 85, 15)), (0, 0, 5, 0));
     }
 
     #[test]
