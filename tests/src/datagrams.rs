@@ -25,7 +25,7 @@ pub fn socket(netns: &Netns, address: &str) -> UdpSocket {
     })
 }
 
-fn set_receive_buffer(socket: &UdpSocket, bytes: i32) {
+pub(crate) fn set_receive_buffer(socket: &impl AsRawFd, bytes: i32) {
     let (fd, len) = (socket.as_raw_fd(), size_of::<i32>() as u32);
     // SAFETY: the kernel reads one i32.
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const bytes).cast(), len) };

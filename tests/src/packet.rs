@@ -7,14 +7,14 @@ use std::{
     time::Duration,
 };
 
-use crate::Netns;
+use crate::{Netns, datagrams::set_receive_buffer};
 
 /// A socket that sends whole frames on one interface, and receives all that its kernel gets there.
 #[derive(Debug)]
 pub struct PacketSocket(File);
 
 impl PacketSocket {
-    /// Opens one in a namespace.
+    /// Opens one in a namespace, with room for every packet that a test sends before it reads.
     ///
     /// # Panics
     /// If the kernel refuses, or there is no such interface.
@@ -37,6 +37,7 @@ impl PacketSocket {
                 let len = size_of_val(&address) as u32;
                 let bound = libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len);
                 assert_eq!(bound, 0, "bind: {}", io::Error::last_os_error());
+                set_receive_buffer(&socket, 8 << 20);
                 socket
             };
             Self(File::from(socket))
