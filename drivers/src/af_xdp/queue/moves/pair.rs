@@ -40,11 +40,11 @@ where
 }
 
 /// The form for machines that have no other one.
-#[cfg(any(test, not(target_arch = "x86_64")))]
+#[cfg(any(all(test, not(loom)), not(target_arch = "x86_64")))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Array([u64; 2]);
 
-#[cfg(any(test, not(target_arch = "x86_64")))]
+#[cfg(any(all(test, not(loom)), not(target_arch = "x86_64")))]
 mod array {
     use std::array::from_fn;
 
