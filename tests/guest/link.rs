@@ -27,16 +27,16 @@ fn a_port_that_is_open_receives_at_once() {
     }
     let pool = Mempool::builder().frames(8192).frame_size(4096).hugepages(Hugepages::Off).build().unwrap();
     for driver in DRIVERS {
+        let direct = zero_copy_drivers().contains(&driver).then_some((Mode::Native, CopyMode::ZeroCopy));
         let nics = Nics::new(driver);
         let (interface, peer) = (nics.interface(1), nics.interface(0));
         let neighbour = ["neigh", "replace", RIGHT, "lladdr", &nics.mac(1), "dev", &peer, "nud", "permanent"];
         nics.left.ip(&neighbour);
         let copied = [(Mode::Auto, CopyMode::Copy), (Mode::Generic, CopyMode::Copy)];
-        let direct = zero_copy_drivers().contains(&driver).then_some((Mode::Native, CopyMode::ZeroCopy));
         for (mode, copy) in copied.into_iter().chain(direct) {
             let left = socket(&nics.left, LEFT);
             let received = nics.under_test.enter(|| {
-                let config = Config { mode, copy, ring: 256, ..Config::default() };
+                let config = Config { mode, copy, ring: 1024, ..Config::default() };
                 let mut port = af_xdp::open_with(&interface, &config, pool).unwrap();
                 assert!(!port.warnings().iter().any(|warning| warning.contains("not back")), "{driver}");
                 let mut queue = port.queue(0).unwrap();
