@@ -337,10 +337,10 @@ impl<K: Kernel> XskQueue<K> {
                     at += 1;
                     continue;
                 }
-                // It was received before and may be anybody's by now, so this handle of it must go. igb does so when
-                // it has run out of frames. It was not one of those with the kernel.
+                // It was received before and may be anybody's by now, so this handle of it must go, and no byte of it be
+                // looked at. igb does so when it has run out of frames. It was not one of those with the kernel.
                 self.counters.add_drops(DropReason::RxInvalid, 1);
-                self.counters.take_back_rx(frame.len() as u64);
+                self.counters.take_back_rx(frame.len_word() & u64::from(u32::MAX));
                 burst[..=at].rotate_right(1);
                 burst.forget_front(1);
                 self.with_rx = self.with_rx.wrapping_add(1);
