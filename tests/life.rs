@@ -17,7 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sheafio_tests::{Ended, Fwd, LEFT, Netns, Network, RIGHT, Veth, can_make_networks, sheafio};
+use sheafio_drivers::af_xdp::Config;
+use sheafio_tests::{
+    Ended, Fwd, LEFT, Netns, Network, RIGHT, Veth, can_make_networks, kernel_is_at_least, sheafio, skip,
+};
 
 /// The longest that anything may take: far above what it takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -84,6 +87,24 @@ fn told(ended: &Ended, text: &str) -> usize {
     ended.stderr.matches(text).count()
 }
 
+/// Frames that a run has lost to the kernel, and need not have. Before Linux 6.17 the kernel does not tell at once which
+/// packets of a TX ring it has taken, and a device that is gone completes none: what is on its way then is retired, a ring
+/// full of each port at most.
+fn retired(ended: &Ended) -> u64 {
+    let rings = 2 * u64::from(Config::default().ring);
+    let of_old_kernels = if kernel_is_at_least(6, 17) { 0 } else { rings };
+    ended.retired().saturating_sub(of_old_kernels)
+}
+
+/// Whether interfaces can be renamed while they are up: Linux 6.2.
+fn can_rename(test: &str) -> bool {
+    let can = kernel_is_at_least(6, 2);
+    if !can {
+        skip(test, "this kernel renames no interface that is up");
+    }
+    can
+}
+
 /// agave#15217: each link goes down and up under load, and is used again; each is told once.
 #[test]
 fn links_that_were_down_are_used_again() {
@@ -119,7 +140,7 @@ fn links_that_were_down_are_used_again() {
         drop(load);
         let ended = fwd.end();
         let last = ended.assert_conserved();
-        assert_eq!((ended.retired(), ended.port(1, "device_gone")), (0, 0), "{last}");
+        assert_eq!((retired(&ended), ended.port(1, "device_gone")), (0, 0), "{last}");
         for (text, times) in [("is down", 3), ("no carrier", 2), ("is up again", 5), ("gone", 0)] {
             assert_eq!(told(&ended, text), times, "{text}: {}", ended.stderr);
         }
@@ -158,13 +179,15 @@ fn links_that_go_down_and_up_lose_no_frames() {
     let ended = fwd.end();
     ended.assert_conserved();
     assert!(ended.port(0, "rx_packets") > 1000);
-    assert_eq!(ended.retired(), 0);
+    assert_eq!(retired(&ended), 0);
 }
 
 /// A new name stops nothing; what is told later has it.
 #[test]
 fn a_renamed_interface_works_on_under_its_new_name() {
-    if !can_make_networks("a_renamed_interface_works_on_under_its_new_name") {
+    if !can_make_networks("a_renamed_interface_works_on_under_its_new_name")
+        || !can_rename("a_renamed_interface_works_on_under_its_new_name")
+    {
         return;
     }
     let network = Network::new(1);
@@ -182,14 +205,16 @@ fn a_renamed_interface_works_on_under_its_new_name() {
     let ended = fwd.end();
     let last = ended.assert_conserved();
     assert_eq!(last["ports"][1]["name"], "outside0");
-    assert_eq!((told(&ended, "new name"), ended.retired()), (1, 0), "{}", ended.stderr);
+    assert_eq!((told(&ended, "new name"), retired(&ended)), (1, 0), "{}", ended.stderr);
     assert!(!network.under_test.has_xdp("outside0"));
 }
 
 /// What was set at the device for busy polling is put back there, not at what has its old name meanwhile.
 #[test]
 fn settings_of_a_renamed_interface_are_put_back() {
-    if !can_make_networks("settings_of_a_renamed_interface_are_put_back") {
+    if !can_make_networks("settings_of_a_renamed_interface_are_put_back")
+        || !can_rename("settings_of_a_renamed_interface_are_put_back")
+    {
         return;
     }
     let network = Network::new(1);
@@ -243,9 +268,10 @@ fn assert_goes_on_without_vf0(network: &Network, fwd: Fwd, load: Load, line: &st
     drop(load);
     let ended = fwd.end();
     let last = ended.assert_conserved();
-    assert_eq!((told(&ended, "gone"), told(&ended, "vf0:")), (1, 1), "{}", ended.stderr);
+    // Besides, what helps against full rings may be told of it.
+    assert_eq!((told(&ended, "gone"), told(&ended, "vf0: the")), (1, 1), "{}", ended.stderr);
     assert!(ended.port(1, "device_gone") > 100, "{last}");
-    assert_eq!(ended.retired(), 0, "{last}");
+    assert_eq!(retired(&ended), 0, "{last}");
 }
 
 #[test]
@@ -334,7 +360,7 @@ fn a_pair_forwards_on_while_the_other_vanishes_and_its_lcore_rests() {
     drop(load);
     let ended = fwd.end();
     ended.assert_conserved();
-    assert_eq!((told(&ended, "gone"), ended.retired()), (2, 0), "{}", ended.stderr);
+    assert_eq!((told(&ended, "gone"), retired(&ended)), (2, 0), "{}", ended.stderr);
 }
 
 /// How often a thread of the program has given its CPU up by itself (proc_pid_status(5)).
@@ -367,7 +393,7 @@ fn a_run_ends_when_all_devices_are_gone() {
         let ended = fwd.wait();
         drop(load);
         let last = ended.assert_all_home();
-        assert_eq!((ended.code, ended.retired()), (Some(1), 0), "{args:?}: {last}");
+        assert_eq!((ended.code, retired(&ended)), (Some(1), 0), "{args:?}: {last}");
         let line = "sheafio: the devices of all ports are gone: this ends the run";
         assert_eq!(told(&ended, line), 1, "{}", ended.stderr);
     }
@@ -393,7 +419,7 @@ fn signals_end_it_in_order_under_load() {
             let ended = fwd.wait();
             drop(load);
             let last = ended.assert_conserved();
-            assert_eq!(ended.retired(), 0, "{last}");
+            assert_eq!(retired(&ended), 0, "{last}");
             assert_eq!((told(&ended, "gone"), told(&ended, "took our")), (0, 0), "{}", ended.stderr);
             for interface in ["ve0", "vf0"] {
                 assert!(!network.under_test.has_xdp(interface), "the program is still on {interface}");

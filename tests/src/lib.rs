@@ -42,6 +42,18 @@ pub fn can_make_networks(test: &str) -> bool {
     false
 }
 
+/// Whether the running kernel is of this version or a newer one.
+///
+/// # Panics
+/// If it does not say so.
+#[must_use]
+pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs is mounted");
+    let mut numbers =
+        text.split(|one: char| !one.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
+}
+
 /// Notes that a test was skipped, and why.
 ///
 /// # Panics
