@@ -34,6 +34,8 @@ fn a_port_that_is_open_receives_at_once() {
         nics.left.ip(&neighbour);
         let copied = [(Mode::Auto, CopyMode::Copy), (Mode::Generic, CopyMode::Copy)];
         for (mode, copy) in copied.into_iter().chain(direct) {
+            // The end of the run before has reset the NIC too: a link that is down before is not waited for.
+            nics.wait_for_links();
             let left = socket(&nics.left, LEFT);
             let received = nics.under_test.enter(|| {
                 let config = Config { mode, copy, ring: 1024, ..Config::default() };
@@ -74,6 +76,7 @@ fn what_is_sent_at_once_goes_out() {
         let nics = Nics::new(driver);
         nics.left.ip(&["link", "set", &nics.interface(0), "promisc", "on"]);
         for options in [",copy=copy"].into_iter().chain(direct) {
+            nics.wait_for_links();
             let before = nics.received(0);
             let port = format!("{}{options}", nics.interface(1));
             let args = ["fwd", "--json", "-p", &port, "--frame-size", "4096"];
