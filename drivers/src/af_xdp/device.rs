@@ -21,19 +21,15 @@ use std::{
 
 use super::{
     Mode,
-    driver::text_of,
+    driver::{ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS, STRING_WORDS, text_of},
     interface::{control_socket, ethtool_on, name_on},
     losses,
     sys::wait_for_programs_to_end,
 };
 
 // Commands and string sets of linux/ethtool.h.
-const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSTATS: u32 = 0x1d;
-const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETH_SS_STATS: u32 = 1;
-/// `ETH_GSTRING_LEN`, in words of 4 bytes.
-const STRING_WORDS: usize = 8;
 /// Statistics that a driver may get between being asked how many it has and being asked for them. The kernel writes as
 /// many as there are.
 const STATISTICS_TO_SPARE: usize = 4096;

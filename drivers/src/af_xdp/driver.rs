@@ -14,12 +14,12 @@ use super::{
 
 // Commands and string sets of linux/ethtool.h.
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
-const ETHTOOL_GSTRINGS: u32 = 0x1b;
-const ETHTOOL_GSSET_INFO: u32 = 0x37;
+pub(super) const ETHTOOL_GSTRINGS: u32 = 0x1b;
+pub(super) const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETH_SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`, in words of 4 bytes.
-const STRING_WORDS: usize = 8;
+pub(super) const STRING_WORDS: usize = 8;
 
 /// Offloads that glue packets together before XDP could see them; drivers refuse native XDP while they are on.
 const AGAINST_XDP: [&str; 2] = ["rx-lro", "rx-gro-hw"];

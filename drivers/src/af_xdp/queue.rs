@@ -340,7 +340,7 @@ impl<K: Kernel> XskQueue<K> {
                 // It was received before and may be anybody's by now, so this handle of it must go, and no byte of it be
                 // looked at. igb does so when it has run out of frames. It was not one of those with the kernel.
                 self.counters.add_drops(DropReason::RxInvalid, 1);
-                self.counters.take_back_rx(frame.len_word() & u64::from(u32::MAX));
+                self.counters.take_back_rx(frame.len_word());
                 burst[..=at].rotate_right(1);
                 burst.forget_front(1);
                 self.with_rx = self.with_rx.wrapping_add(1);
