@@ -66,7 +66,7 @@ const TX_METADATA: u64 = 1 << 33;
 const RX_METADATA: u64 = 1 << 47;
 /// Both are only true as long as the packet starts where it did.
 const METADATA: u64 = TX_METADATA | RX_METADATA;
-/// No flag: what [`Frame::marks`] says of a frame without bytes.
+/// No flag of a frame: what a driver notes of one without bytes, beside these.
 const EMPTY: u64 = 1 << 63;
 
 /// The word of an empty frame in a chunk of `size` bytes, 2048 or 4096; add a length and flags.
@@ -76,11 +76,11 @@ pub(crate) const fn meta(size: u16) -> u64 {
 }
 
 impl Frame {
-    /// The bit of [`marks`](Self::marks) that a frame has whose packet goes on in the next one.
+    /// The bit of a frame's second word that says that its packet goes on in the next one.
     pub const CONTINUES: u64 = CONTINUES;
-    /// The bit of [`marks`](Self::marks) that a frame has with a request to the device.
+    /// The bit of a frame's second word that says that a request to the device lies in front of it.
     pub const TX_METADATA: u64 = TX_METADATA;
-    /// The bit of [`marks`](Self::marks) that a frame without bytes has.
+    /// A bit that no frame's second word has, for a driver to note beside the others that one has no bytes.
     pub const EMPTY: u64 = EMPTY;
 
     /// Makes the handle of a chunk.
@@ -93,13 +93,6 @@ impl Frame {
         let frame = Self { start: data.addr(), meta };
         debug_assert!(frame.headroom() + frame.len_bytes() <= frame.size());
         frame
-    }
-
-    /// What a driver must look at before it sends: [`Frame::EMPTY`], [`Frame::CONTINUES`] and
-    /// [`Frame::TX_METADATA`]; the other bits mean nothing. The bitwise or of many frames tells of all at once.
-    #[inline(always)]
-    pub fn marks(&self) -> u64 {
-        self.len_word().wrapping_sub(1) | self.meta
     }
 
     #[inline(always)]
@@ -246,7 +239,7 @@ impl Frame {
 
     /// Whether there is a request to the device in front of the packet.
     #[inline]
-    pub(crate) fn has_tx_metadata(&self) -> bool {
+    pub fn has_tx_metadata(&self) -> bool {
         self.meta & TX_METADATA != 0
     }
 

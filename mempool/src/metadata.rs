@@ -253,7 +253,7 @@ mod tests {
                 assert!(frame.request_tx_timestamp(5) && frame.tx_request().timestamp == Some(5));
                 change(frame);
                 assert_eq!(frame.tx_request(), TxRequest::default());
-                assert_eq!(frame.marks() & Frame::TX_METADATA, 0);
+                assert!(!frame.has_tx_metadata());
             });
         }
         with_frame(|frame| {
@@ -271,7 +271,7 @@ mod tests {
             assert_eq!(frame.tx_request(), TxRequest::default());
             assert!(frame.request_checksum(90, 8) && frame.request_tx_timestamp(77));
             assert_eq!(frame.tx_request(), TxRequest { checksum: Some((90, 8)), timestamp: Some(77) });
-            assert_ne!(frame.marks() & Frame::TX_METADATA, 0);
+            assert!(frame.has_tx_metadata());
             // A request takes the place of what was received.
             frame.wipe_tx_request(true);
             assert_eq!(frame.front::<METADATA_BYTES>().unwrap()[..8], [0; 8]);

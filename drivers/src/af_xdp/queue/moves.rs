@@ -92,7 +92,7 @@ pub(super) unsafe fn are_packets(
 }
 
 /// Writes the descriptors of frames, without options. Doubts are [`Seen::FOREIGN`] and
-/// [marks](Frame::marks) of frames.
+/// marks of frames ([`Frame::CONTINUES`] and its like).
 ///
 /// # Safety
 /// `from` must be as many frames as there are slots, which must be the producer's.

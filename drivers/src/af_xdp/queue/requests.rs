@@ -117,7 +117,7 @@ impl<K: Kernel> XskQueue<K> {
 
 /// The option of a descriptor that says that the kernel finds a request in front of the packet.
 pub(super) fn option(frame: &Frame) -> u32 {
-    if frame.marks() & Frame::TX_METADATA == 0 { 0 } else { TX_METADATA }
+    if frame.has_tx_metadata() { TX_METADATA } else { 0 }
 }
 
 /// Computes the Internet checksum (RFC 1071) of a packet from `start` on, over all of its frames, and writes it to
