@@ -74,7 +74,7 @@ fn what_a_slow_receiver_loses_adds_up_to_the_packet() {
         let port = format!("ve0,mode={mode},ring=64,steer=udp:{}", PORTS[0]);
         let fwd = Fwd::start(&under_test, &["-p", &port, "--mode", "rxonly", "--frames", "1024"]);
         for _ in 0..5 {
-            fwd.signal(libc::SIGSTOP);
+            fwd.pause();
             send(&veth, 1000);
             fwd.signal(libc::SIGCONT);
             thread::sleep(Duration::from_millis(50));

@@ -1,8 +1,9 @@
 //! The `sheafio` command and the examples, as built beside the tests.
 
 use std::{
+    fs,
     io::{self, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::{Arc, Mutex},
     thread::{self, JoinHandle},
@@ -162,6 +163,25 @@ impl Fwd {
         if let Some(child) = &self.child {
             // SAFETY: kill takes no pointer; the child is ours and not waited for yet.
             unsafe { libc::kill(child.id() as i32, signal) };
+        }
+    }
+
+    /// Stops it, and waits until each of its threads stands still.
+    ///
+    /// A signal reaches a thread only when that thread next comes into the kernel: one that polls on another CPU goes on
+    /// for a while after kill returned.
+    pub fn pause(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.pid());
+        let stands = |task: &Path| {
+            // The state follows the name, which ends with the last bracket (proc(5)).
+            let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+            stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['T', 'X', 'Z']))
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while !fs::read_dir(&tasks).unwrap().all(|task| stands(&task.unwrap().path())) {
+            assert!(Instant::now() < deadline, "the program does not stop");
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
