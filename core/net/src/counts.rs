@@ -43,6 +43,74 @@ counts! {
     UnknownExtension "unknown_extension",
     /// The packet goes on in a further frame: what is answered here fits into one.
     SeveralFrames "several_frames",
+    /// The transport header's checksum is wrong.
+    BadChecksum "bad_checksum",
+    /// A source address that nobody can be answered at: a group's, an unspecified one, our own.
+    BadSource "bad_source",
+    /// A TCP header that is cut short or lies about its length (RFC 9293 section 3.1).
+    BadTcpHeader "tcp_bad_header",
+    /// Connections that were opened.
+    FlowsOpened "tcp_flows_opened",
+    /// Connections that are over.
+    FlowsEnded "tcp_flows_ended",
+    /// SYNs that were not answered, for there are as many connections as are allowed.
+    FlowLimit "tcp_flow_limit",
+    /// SYNs that were answered.
+    SynReceived "tcp_syn_received",
+    /// SYNs with other flags that have no place in one.
+    BadSyn "tcp_bad_syn",
+    /// Half-open connections that made room for newer ones.
+    BacklogEvicted "tcp_backlog_evicted",
+    /// Connections whose opening was recognised by a cookie.
+    CookieAccepted "tcp_cookie_accepted",
+    /// Segments of no connection of ours; they were answered by a reset, unless they are one.
+    NoFlow "tcp_no_flow",
+    /// Segments without an acknowledgement in an open connection.
+    NoAck "tcp_no_ack",
+    /// Acknowledgements of what was never sent, or long ago (RFC 5961 section 5).
+    BadAck "tcp_bad_ack",
+    /// Segments outside of the receive window.
+    OutOfWindow "tcp_out_of_window",
+    /// Segments with a timestamp that is older than what came before (PAWS, RFC 7323 section 5).
+    OldTimestamp "tcp_old_timestamp",
+    /// Segments without the timestamp that was agreed on.
+    NoTimestamp "tcp_no_timestamp",
+    /// Resets that ended a connection.
+    ResetReceived "tcp_reset_received",
+    /// Resets within the window that did not hit its first number (RFC 5961 section 3).
+    ChallengedReset "tcp_challenged_reset",
+    /// Resets outside of the window.
+    ResetIgnored "tcp_reset_ignored",
+    /// SYNs within an open connection (RFC 5961 section 4).
+    ChallengedSyn "tcp_challenged_syn",
+    /// Segments that came before those in front of them.
+    OutOfOrder "tcp_out_of_order",
+    /// Segments that came beyond more gaps than are kept track of.
+    TooManyGaps "tcp_too_many_gaps",
+    /// Times that the pool had no frame for what had to be kept or sent.
+    NoFrame "tcp_no_frame",
+    /// Times that the burst of packets to be sent had no room for an answer.
+    NoRoom "tcp_no_room",
+    /// Segments that were sent.
+    SegmentsSent "tcp_segments_sent",
+    /// Segments that were sent again.
+    Retransmit "tcp_retransmits",
+    /// Losses told by duplicate acknowledgements (RFC 5681 section 3.2).
+    FastRetransmit "tcp_fast_retransmits",
+    /// Losses told by time (RFC 6298 section 5).
+    Timeout "tcp_timeouts",
+    /// Probes of a closed window.
+    WindowProbe "tcp_window_probes",
+    /// Probes of a silent peer.
+    KeepaliveProbe "tcp_keepalive_probes",
+    /// Connections whose peer did not answer to probes.
+    KeepaliveExpired "tcp_keepalive_expired",
+    /// Connections that made no progress for too long.
+    GivenUp "tcp_given_up",
+    /// Resets that were sent.
+    ResetSent "tcp_resets_sent",
+    /// Connections in TIME-WAIT that made room for new ones: the same peer's, or another's when all were in use.
+    TimeWaitReused "tcp_time_wait_reused",
 }
 
 /// A block of counters: one writer, any number of readers.

@@ -7,8 +7,10 @@
 //! It lies beside the core and not in it: rings, ports and poll loops know nothing of it.
 #![forbid(unsafe_code)]
 
+pub mod checksum;
 mod counts;
 pub mod headers;
+pub mod tcp;
 
 pub use counts::{Count, Counts};
 pub use headers::Headers;

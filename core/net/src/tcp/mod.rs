@@ -1,0 +1,286 @@
+//! The server side of TCP (RFC 9293), for many thousand connections on one lcore.
+//!
+//! Owns: the connections of one lcore, and the frames in which what they have sent and received waits. Never does: open
+//! a connection, read a clock, or receive and send by itself. Invariant: whatever the peers do, memory stays within what
+//! [`Tcp::new`] was given, and each packet costs the same however many connections there are.
+//!
+//! ```text
+//!  rx burst -> Headers -> Tcp::receive -> input.rs -> Server::serve -> send buffer
+//!                             |                                             |
+//!                        backlog.rs (half open)        list of flows with something to send
+//!                                                                           |
+//!  tx burst <------------------------------- Tcp::transmit <- output.rs <---+<- timers.rs <- wheel.rs
+//! ```
+//!
+//! A burst of packets is taken in first, and answered then: so several segments of a connection get one acknowledgement,
+//! which goes along with the response. What is written is kept in frames of the pool until the peer acknowledges it, and
+//! copied from there into the frame that is sent.
+//!
+//! Not here, for a server does without: active and simultaneous opening, urgent data (its bytes are taken for others),
+//! ECN, and selective acknowledgement of what we send (what we receive is acknowledged so, RFC 2018).
+
+mod backlog;
+mod bytes;
+mod config;
+mod context;
+mod flow;
+mod input;
+mod opening;
+mod output;
+mod peer;
+mod rtt;
+mod segment;
+mod sequence;
+mod server;
+mod table;
+mod timers;
+mod wheel;
+
+use std::{collections::VecDeque, sync::Arc};
+
+use sheafio_mempool::{Burst, PoolCache};
+
+use self::{
+    backlog::Backlog,
+    context::Context,
+    input::{Fate, Frames},
+    segment::Segment,
+    table::Flows,
+    wheel::Wheel,
+};
+pub use self::{
+    config::{Config, ConfigError},
+    server::{Input, Output, Server},
+};
+use crate::{Counts, Headers};
+
+/// The TCP server of one lcore.
+pub struct Tcp<S: Server> {
+    server: S,
+    flows: Flows<S::Session>,
+    backlog: Backlog,
+    wheel: Wheel,
+    /// Flows that have something to send.
+    listed: VecDeque<u32>,
+    /// Flows that came into TIME-WAIT, oldest first; some are something else by now.
+    waiting: VecDeque<u32>,
+    context: Context,
+    is_open: bool,
+}
+
+impl<S: Server> Tcp<S> {
+    /// A server with room for as many connections as are asked for.
+    ///
+    /// All memory but frames is taken here. `frame_bytes` is the size of the pool's frames, `frames` how many of them may be
+    /// held by connections, `reserved` how many are needed elsewhere (for the message only), `now_us` any time in
+    /// microseconds that does not go backwards.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a value is out of range, or the pool can't carry that many connections.
+    pub fn new(
+        config: Config,
+        server: S,
+        counts: Arc<Counts>,
+        frame_bytes: u32,
+        (frames, reserved): (u64, u64),
+        now_us: u64,
+    ) -> Result<Self, ConfigError> {
+        config.check()?;
+        let each = config.frames_a_flow(frame_bytes);
+        let (flows, frames_a_flow) = (config.max_flows as u64, (each.0 + each.1) as u64);
+        if flows * frames_a_flow > frames {
+            return Err(ConfigError::Pool { flows, frames_a_flow, frames, reserved });
+        }
+        let receive_bytes = each.0 as u32 * frame_bytes;
+        let shift = (0..14).find(|shift| u16::try_from(receive_bytes >> shift).is_ok()).unwrap_or(14);
+        Ok(Self {
+            server,
+            flows: Flows::new(config.max_flows, each, fastrand::u64(..)),
+            backlog: Backlog::new(config.backlog, now_us),
+            wheel: Wheel::new(config.max_flows, now_us),
+            listed: VecDeque::with_capacity(config.max_flows),
+            waiting: VecDeque::with_capacity(config.max_flows),
+            context: Context {
+                counts,
+                now_us,
+                timestamp_offset: fastrand::u32(..),
+                frame_bytes,
+                receive_bytes,
+                send_bytes: each.1 as u32 * frame_bytes,
+                shift,
+                config,
+            },
+            is_open: true,
+        })
+    }
+
+    /// The server that this was made with.
+    pub fn server(&mut self) -> &mut S {
+        &mut self.server
+    }
+
+    /// Connections that are open, or are in TIME-WAIT.
+    pub fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Connections that are half open.
+    pub fn half_open(&self) -> usize {
+        self.backlog.len()
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> &Arc<Counts> {
+        &self.context.counts
+    }
+
+    /// Sets the clock, in microseconds: once in a burst. It never goes back.
+    #[inline]
+    pub fn set_now(&mut self, now_us: u64) {
+        self.context.now_us = self.context.now_us.max(now_us);
+    }
+
+    /// Takes in a packet that carries TCP. What it is answered with comes with the next [`transmit`](Self::transmit), but
+    /// for answers to segments of no connection, which are added to `out`. Packets that can't be used are counted.
+    #[inline]
+    pub fn receive(&mut self, headers: &Headers, packet: &[u8], cache: &mut PoolCache, out: &mut Burst) {
+        let (key, segment) = match Segment::read(headers, packet) {
+            Ok(read) => read,
+            Err(count) => return self.context.counts.add(count),
+        };
+        let Some(number) = self.flows.find(&key) else {
+            return self.receive_apart(headers, packet, &key, &segment, cache, out);
+        };
+        if self.makes_room_for(number, &segment, cache) {
+            return self.receive_apart(headers, packet, &key, &segment, cache, out);
+        }
+        self.receive_in(number, &segment, cache, out);
+    }
+
+    /// Takes a segment of a connection in.
+    #[inline]
+    fn receive_in(&mut self, number: u32, segment: &Segment<'_>, cache: &mut PoolCache, out: &mut Burst) {
+        let (flow, receive, send) = self.flows.get_mut(number);
+        let mut frames = Frames { receive, send, cache };
+        let fate = flow.segment(segment, &mut self.server, &mut self.context, &mut frames);
+        self.settle(number, fate, cache, out);
+    }
+
+    /// Sees to what has become of a connection.
+    #[inline]
+    fn settle(&mut self, number: u32, fate: Fate, cache: &mut PoolCache, out: &mut Burst) {
+        let flow = self.flows.flow(number);
+        match fate {
+            Fate::Kept => {}
+            Fate::Waits => {
+                if self.waiting.len() == self.waiting.capacity() {
+                    self.waiting.pop_front();
+                }
+                self.waiting.push_back(number);
+            }
+            Fate::Over => return self.end(number, cache),
+            Fate::Reset => {
+                // If there is no room for it, the peer's next segment is answered by one.
+                if !flow.reset(&mut self.context, cache, out) {
+                    self.context.counts.add(crate::Count::NoRoom);
+                }
+                return self.end(number, cache);
+            }
+        }
+        if flow.has_to_send() && !flow.is_listed {
+            flow.is_listed = true;
+            self.listed.push_back(number);
+        }
+        if let Some(deadline_us) = flow.deadline_us(&self.context) {
+            self.wheel.set_by(number, deadline_us);
+        }
+    }
+
+    /// Forgets a connection.
+    fn end(&mut self, number: u32, cache: &mut PoolCache) {
+        self.context.counts.add(crate::Count::FlowsEnded);
+        self.wheel.cancel(number);
+        // Its number stays in the list of those that have something to send, and is passed by there.
+        self.flows.remove(number, cache);
+    }
+
+    /// Adds what is due to `out`: answers to what was taken in, and what timers ask for. Call it in each poll. What `out`
+    /// has no room for comes with the next call. Returns how many packets were added.
+    #[inline]
+    pub fn transmit(&mut self, cache: &mut PoolCache, out: &mut Burst) -> usize {
+        let before = out.len();
+        while let Some(number) = self.listed.pop_front() {
+            let (flow, receive, send) = self.flows.get_mut(number);
+            if !flow.is_listed {
+                continue; // It is over, and another may have its number by now.
+            }
+            let mut frames = Frames { receive, send, cache };
+            if !flow.transmit(&mut self.context, &mut frames, out) {
+                self.listed.push_front(number);
+                break;
+            }
+            flow.is_listed = false;
+            if let Some(deadline_us) = flow.deadline_us(&self.context) {
+                self.wheel.set_by(number, deadline_us);
+            }
+        }
+        self.see_to_timers(cache, out);
+        out.len() - before
+    }
+
+    /// Sees to flows whose time has come, as long as there is room for what they send.
+    #[inline]
+    fn see_to_timers(&mut self, cache: &mut PoolCache, out: &mut Burst) {
+        while out.room() > 0 {
+            let Some(number) = self.wheel.pop(self.context.now_us) else { break };
+            let (flow, receive, send) = self.flows.get_mut(number);
+            let mut frames = Frames { receive, send, cache };
+            let fate = flow.time_out(&mut self.context, &mut frames, out);
+            self.settle(number, fate, cache, out);
+        }
+        while out.room() > 0 {
+            let Some(half_open) = self.backlog.due(self.context.now_us) else { break };
+            opening::answer_syn(half_open, &self.context, cache, out);
+        }
+    }
+
+    /// Listens no more, forgets half-open connections, and ends our half of all others behind what was written. Go on
+    /// with [`receive`](Self::receive) and [`transmit`](Self::transmit) until [`flows`](Self::flows) is 0, or for as long
+    /// as you can wait; TIME-WAIT is left out then.
+    pub fn close(&mut self, cache: &mut PoolCache) {
+        self.is_open = false;
+        self.backlog.clear();
+        self.context.config.time_wait_us = 0;
+        let numbers: Vec<u32> = self.flows.numbers().collect();
+        for number in numbers {
+            let flow = self.flows.flow(number);
+            flow.close();
+            if flow.state == flow::State::TimeWait {
+                self.end(number, cache);
+            } else if !flow.is_listed {
+                flow.is_listed = true;
+                self.listed.push_back(number);
+            }
+        }
+    }
+
+    /// Resets connections as long as `out` has room. Returns whether there are none left.
+    pub fn abort(&mut self, cache: &mut PoolCache, out: &mut Burst) -> bool {
+        while out.room() > 0 {
+            let Some(number) = self.flows.numbers().next() else { return true };
+            if !self.flows.flow(number).reset(&mut self.context, cache, out) {
+                break;
+            }
+            self.end(number, cache);
+        }
+        self.flows.len() == 0
+    }
+
+    /// Gives all frames back, without a word to anybody.
+    pub fn release(mut self, cache: &mut PoolCache) {
+        let numbers: Vec<u32> = self.flows.numbers().collect();
+        for number in numbers {
+            self.flows.remove(number, cache);
+        }
+    }
+}

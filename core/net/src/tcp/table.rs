@@ -1,0 +1,120 @@
+//! The flows, by number and by name.
+//!
+//! Owns: all flows of one lcore, the frames that they hold, and the index over their names. Never does: allocate memory
+//! after it was made. Invariant: a flow is in the index as long as it is in use, and a free one holds no frame.
+
+use foldhash::quality::FixedState;
+use hashbrown::HashTable;
+use sheafio_mempool::{Frame, PoolCache};
+use std::hash::BuildHasher;
+
+use super::{
+    bytes::{self, Slots},
+    flow::Flow,
+    peer::Key,
+};
+
+/// A place for a frame.
+pub(super) type Place = Option<Frame>;
+
+/// All flows of an lcore.
+pub(super) struct Flows<Session> {
+    all: Vec<Flow<Session>>,
+    free: Vec<u32>,
+    index: HashTable<u32>,
+    hasher: FixedState,
+    /// The places of each flow: first those of its receive buffer, then those of its send buffer.
+    places: Vec<Place>,
+    receive_frames: usize,
+    send_frames: usize,
+}
+
+impl<Session> Flows<Session> {
+    /// Room for `most` flows with so many frames each. `seed` keeps peers from choosing names that collide.
+    pub(super) fn new(most: usize, (receive_frames, send_frames): (usize, usize), seed: u64) -> Self {
+        Self {
+            all: Vec::with_capacity(most),
+            free: Vec::with_capacity(most),
+            // Twice the room, so that entries that were removed seldom make the table sort itself anew.
+            index: HashTable::with_capacity(most * 2),
+            hasher: FixedState::with_seed(seed),
+            places: (0..most * (receive_frames + send_frames)).map(|_| None).collect(),
+            receive_frames,
+            send_frames,
+        }
+    }
+
+    /// Flows in use.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.all.len() == self.all.capacity()
+    }
+
+    /// The number of the flow of this name.
+    #[inline]
+    pub(super) fn find(&self, key: &Key) -> Option<u32> {
+        let hash = self.hasher.hash_one(key);
+        self.index.find(hash, |number| self.all[*number as usize].key == *key).copied()
+    }
+
+    /// A flow, with the places of its receive and of its send buffer.
+    #[inline]
+    pub(super) fn get_mut(&mut self, number: u32) -> (&mut Flow<Session>, &mut Slots, &mut Slots) {
+        let each = self.receive_frames + self.send_frames;
+        let start = number as usize * each;
+        let (receive, send) = self.places[start..start + each].split_at_mut(self.receive_frames);
+        (&mut self.all[number as usize], receive, send)
+    }
+
+    /// A flow.
+    #[inline]
+    pub(super) fn flow(&mut self, number: u32) -> &mut Flow<Session> {
+        &mut self.all[number as usize]
+    }
+
+    /// Adds a flow whose name is new. Returns its number, or the flow where there is no room.
+    pub(super) fn insert(&mut self, flow: Flow<Session>) -> Option<u32> {
+        if self.is_full() {
+            return None;
+        }
+        let hash = self.hasher.hash_one(flow.key);
+        let number = if let Some(number) = self.free.pop() {
+            self.all[number as usize] = flow;
+            number
+        } else {
+            self.all.push(flow);
+            self.all.len() as u32 - 1
+        };
+        let (all, hasher) = (&self.all, &self.hasher);
+        self.index.insert_unique(hash, number, |number| hasher.hash_one(all[*number as usize].key));
+        Some(number)
+    }
+
+    /// Removes a flow and gives its frames back.
+    pub(super) fn remove(&mut self, number: u32, cache: &mut PoolCache) {
+        let hash = self.hasher.hash_one(self.all[number as usize].key);
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other == number) {
+            entry.remove();
+            self.free.push(number);
+            self.all[number as usize].is_listed = false;
+        }
+        let (_, receive, send) = self.get_mut(number);
+        bytes::free(receive, cache);
+        bytes::free(send, cache);
+    }
+
+    /// Whether a number is that of a flow in use.
+    pub(super) fn is_in_use(&self, number: u32) -> bool {
+        self.find(&self.all[number as usize].key) == Some(number)
+    }
+
+    /// The numbers of all flows in use.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.index.iter().copied()
+    }
+}

@@ -1,0 +1,96 @@
+//! What time does to a connection: what is sent again, probed, and given up.
+
+use sheafio_mempool::Burst;
+
+use super::{
+    context::Context,
+    flow::{Flow, State},
+    input::{Fate, Frames},
+};
+use crate::Count;
+
+/// Probes of a silent peer before it is given up, each a tenth of the keepalive time behind the one before.
+const KEEPALIVE_PROBES: u8 = 5;
+
+impl<Session> Flow<Session> {
+    /// When this connection must be looked at next, if nothing happens before.
+    #[inline]
+    pub(super) fn deadline_us(&self, context: &Context) -> Option<u64> {
+        if self.sending.retransmit_us != 0 {
+            return Some(self.sending.retransmit_us);
+        }
+        if self.state == State::FinWait2 {
+            return Some(self.heard_us + context.config.user_timeout_us);
+        }
+        let keepalive = context.config.keepalive_us;
+        (keepalive > 0).then(|| self.heard_us + keepalive + u64::from(self.probes) * (keepalive / 10))
+    }
+
+    /// Does what the time asks for, if its time has come.
+    pub(super) fn time_out(
+        &mut self,
+        context: &mut Context,
+        frames: &mut Frames<'_>,
+        out: &mut Burst,
+    ) -> Fate {
+        if self.deadline_us(context).is_none_or(|deadline| deadline > context.now_us) {
+            return Fate::Kept;
+        }
+        if self.state == State::TimeWait {
+            return Fate::Over;
+        }
+        if self.sending.retransmit_us != 0 {
+            return self.send_again(context, frames, out);
+        }
+        if self.state == State::FinWait2 {
+            // The peer has nothing to say, and does not say so.
+            context.counts.add(Count::GivenUp);
+            return Fate::Reset;
+        }
+        if self.probes >= KEEPALIVE_PROBES {
+            context.counts.add(Count::KeepaliveExpired);
+            return Fate::Reset;
+        }
+        if self.probe(context, frames, out) {
+            self.probes += 1;
+            context.counts.add(Count::KeepaliveProbe);
+        }
+        Fate::Kept
+    }
+
+    /// The retransmission timer is due (RFC 6298 section 5).
+    fn send_again(&mut self, context: &mut Context, frames: &mut Frames<'_>, out: &mut Burst) -> Fate {
+        let in_flight = self.sending.newest - self.sending.unacked;
+        let limit_us = context.config.user_timeout_us;
+        let is_window_closed = self.sending.window == 0;
+        // A peer with a closed window is waited for as long as it answers.
+        let since_us = if is_window_closed { self.heard_us } else { self.sending.stalled_us };
+        if (in_flight > 0 || is_window_closed) && context.now_us.saturating_sub(since_us) >= limit_us {
+            context.counts.add(Count::GivenUp);
+            return Fate::Reset;
+        }
+        let mss = u32::from(self.sending.mss);
+        if is_window_closed || in_flight == 0 {
+            if self.probe(context, frames, out) {
+                context.counts.add(Count::WindowProbe);
+                self.sending.rtt.back_off();
+            }
+        } else {
+            context.counts.add(Count::Timeout);
+            let sending = &mut self.sending;
+            // RFC 5681 section 3.1, equation 4: once for each loss, not for each time that it is sent again.
+            if sending.rtt.backoff() == 0 {
+                sending.threshold = (in_flight / 2).max(2 * mss);
+            }
+            sending.congestion = mss;
+            sending.next = sending.unacked;
+            sending.timed_us = 0;
+            sending.duplicates = 0;
+            sending.in_recovery = false;
+            sending.recover = sending.newest;
+            sending.rtt.back_off();
+        }
+        self.sending.retransmit_us = context.now_us + self.sending.rtt.timeout_us(context.config.min_rto_us);
+        Fate::Kept
+    }
+}
