@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet};
 
-use crate::Count;
+use crate::{Count, checksum::Sum};
 
 /// Bytes of an Ethernet header without tags.
 pub const ETHERNET_BYTES: usize = 14;
@@ -97,7 +97,7 @@ impl Headers {
         if total > packet.len() {
             return Err(Count::Truncated);
         }
-        if !ip.verify_checksum() {
+        if Sum::of(&packet[..header]).folded() != [0xff, 0xff] {
             return Err(Count::BadIpChecksum);
         }
         if ip.more_frags() || ip.frag_offset() > 0 {
@@ -155,6 +155,22 @@ impl Headers {
             }
             Network::Arp => panic!("an ARP packet has no IP header"),
         }
+    }
+
+    /// The sum of the pseudo header of what the packet carries, with its length; the same for an answer of that length.
+    ///
+    /// # Panics
+    /// If these are not the frame's headers, or those of an ARP packet.
+    #[inline]
+    pub fn pseudo_header(&self, frame: &[u8]) -> Sum {
+        let addresses = match self.kind {
+            Network::Ipv4 => 12..20,
+            Network::Ipv6 => 8..40,
+            Network::Arp => panic!("an ARP packet has no IP header"),
+        };
+        let network = usize::from(self.network);
+        let addresses = &frame[network + addresses.start..network + addresses.end];
+        Sum::of_pseudo_header(addresses, self.protocol).and_word(self.end - self.transport)
     }
 
     /// The transport header and what follows it, without padding.

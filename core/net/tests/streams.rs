@@ -141,7 +141,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, faults: Faults, config: Config) -> Self {
+    fn new(seed: u64, faults: Faults, config: &Config) -> Self {
         let pool = Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap();
         let cache = pool.cache().unwrap();
         let mut link = Link { received: VecDeque::new(), sent: Vec::new(), mtu: 1500 };
@@ -151,7 +151,7 @@ impl World {
             addresses.push(IpCidr::new(THEIRS[0], 24)).unwrap();
             addresses.push(IpCidr::new(THEIRS[1], 64)).unwrap();
         });
-        let config = Config { ports: vec![PORT], ..config };
+        let config = Config { ports: vec![PORT], ..config.clone() };
         let tcp = Tcp::new(config, Echo, Arc::new(Counts::default()), 2048, (768, 256), 0).unwrap();
         Self {
             now_us: 0,
@@ -253,7 +253,7 @@ const NO_FAULTS: Faults = Faults { lost: 0, repeated: 0, late: 0 };
 #[test]
 fn a_stream_comes_back_over_a_good_wire() {
     for family in [0, 1] {
-        let mut world = World::new(1, NO_FAULTS, Config { max_flows: 16, ..Config::default() });
+        let mut world = World::new(1, NO_FAULTS, &Config { max_flows: 16, ..Config::default() });
         let handle = world.connect(family, 40_000, 65_535);
         world.echoes(handle, &pattern(100_000, 5), 10_000_000);
         let counts = world.tcp.counts();
@@ -265,7 +265,7 @@ fn a_stream_comes_back_over_a_good_wire() {
 #[test]
 fn connections_end_and_leave_nothing() {
     let config = Config { max_flows: 16, time_wait_us: 1_000_000, ..Config::default() };
-    let mut world = World::new(2, NO_FAULTS, config);
+    let mut world = World::new(2, NO_FAULTS, &config);
     for round in 0..40 {
         let handle = world.connect(round % 2, 40_000 + round as u16, 4_000);
         world.echoes(handle, &pattern(round * 37, round as u64), 10_000_000);
@@ -293,7 +293,7 @@ proptest! {
         buffer in 500..80_000_usize,
     ) {
         let config = Config { max_flows: 3, receive_bytes, send_bytes, ..Config::default() };
-        let mut world = World::new(seed, Faults { lost, repeated, late }, config);
+        let mut world = World::new(seed, Faults { lost, repeated, late }, &config);
         let handle = world.connect(family, 40_000, buffer);
         world.echoes(handle, &pattern(len, seed), 2_000_000_000);
         world.end();

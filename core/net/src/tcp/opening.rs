@@ -66,7 +66,7 @@ impl<S: Server> Tcp<S> {
         cache: &mut PoolCache,
         out: &mut Burst,
     ) {
-        let path = Path::back(packet, headers.network);
+        let path = Path::back(headers, packet);
         let half_open = self.backlog.find(key);
         if segment.has(RST) {
             // Section 3.10.7.4 and RFC 5961: exactly the expected number.

@@ -5,7 +5,9 @@ use std::{
     net::Ipv6Addr,
 };
 
-use crate::headers::ETHERNET_BYTES;
+use smoltcp::wire::IpProtocol;
+
+use crate::{Headers, checksum::Sum, headers::Network};
 
 /// A connection's name: both addresses and ports. IPv4 addresses are mapped ones (RFC 4291 section 2.5.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +19,11 @@ pub(super) struct Key {
 }
 
 impl Key {
-    #[inline]
     pub(super) fn is_ipv4(&self) -> bool {
         self.remote.to_ipv4_mapped().is_some()
     }
 
+    #[inline]
     fn ports(&self) -> u32 {
         u32::from(self.remote_port) << 16 | u32::from(self.local_port)
     }
@@ -36,31 +38,85 @@ impl Hash for Key {
     }
 }
 
-/// The longest header: Ethernet and two VLAN tags.
-const LONGEST: usize = 22;
+/// The longest way: Ethernet, two VLAN tags, IPv6.
+const LONGEST: usize = 22 + 40;
+/// Hops that our packets may take (RFC 1700).
+const HOP_LIMIT: u8 = 64;
 
-/// The Ethernet header of a packet back to a sender, with the tags that its packets have.
+/// All headers of a segment in front of TCP's, on the way back to a sender, with the VLAN tags that its packets have.
+/// The packet's length is left open.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     header: [u8; LONGEST],
     len: u8,
+    /// Offset of the IP header.
+    network: u8,
+    is_ipv4: bool,
+    /// Sums without lengths: of an IPv4 header, and of TCP's pseudo header.
+    network_sum: Sum,
+    pseudo_sum: Sum,
 }
 
 impl Path {
-    /// The way back of a packet whose network header starts at `network`.
-    #[inline]
-    pub(super) fn back(packet: &[u8], network: u16) -> Self {
-        let len = usize::from(network).min(LONGEST);
-        debug_assert!(len >= ETHERNET_BYTES);
+    /// The way back of a packet.
+    pub(super) fn back(headers: &Headers, packet: &[u8]) -> Self {
+        let network = usize::from(headers.network);
         let mut header = [0; LONGEST];
         header[..6].copy_from_slice(&packet[6..12]);
         header[6..12].copy_from_slice(&packet[..6]);
-        header[12..len].copy_from_slice(&packet[12..len]);
-        Self { header, len: len as u8 }
+        header[12..network].copy_from_slice(&packet[12..network]);
+        let from = &packet[network..];
+        let ip = &mut header[network..];
+        let is_ipv4 = headers.kind == Network::Ipv4;
+        let (len, pseudo_sum) = if is_ipv4 {
+            // Not to be fragmented, so that no two packets need different identifications (RFC 791, RFC 6864).
+            ip[..12].copy_from_slice(&[
+                0x45,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0x40,
+                0,
+                HOP_LIMIT,
+                IpProtocol::Tcp.into(),
+                0,
+                0,
+            ]);
+            ip[12..16].copy_from_slice(&from[16..20]);
+            ip[16..20].copy_from_slice(&from[12..16]);
+            (20, Sum::of_pseudo_header(&ip[12..20], IpProtocol::Tcp))
+        } else {
+            // RFC 8200 section 3.
+            ip[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 0, IpProtocol::Tcp.into(), HOP_LIMIT]);
+            ip[8..24].copy_from_slice(&from[24..40]);
+            ip[24..40].copy_from_slice(&from[8..24]);
+            (40, Sum::of_pseudo_header(&ip[8..40], IpProtocol::Tcp))
+        };
+        let network_sum = Sum::of(&ip[..20]);
+        Self { header, len: (network + len) as u8, network: network as u8, is_ipv4, network_sum, pseudo_sum }
     }
 
+    /// Bytes of the headers.
     #[inline]
-    pub(super) fn header(&self) -> &[u8] {
-        &self.header[..usize::from(self.len)]
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Writes the headers for a segment of so many bytes, and returns the sum of its pseudo header.
+    #[inline]
+    pub(super) fn write(&self, packet: &mut [u8], segment_bytes: usize) -> Sum {
+        let network = usize::from(self.network);
+        packet[..self.len()].copy_from_slice(&self.header[..self.len()]);
+        let ip = &mut packet[network..];
+        if self.is_ipv4 {
+            let total = (segment_bytes + 20) as u16;
+            ip[2..4].copy_from_slice(&total.to_be_bytes());
+            ip[10..12].copy_from_slice(&self.network_sum.and_word(total).finished());
+        } else {
+            ip[4..6].copy_from_slice(&(segment_bytes as u16).to_be_bytes());
+        }
+        self.pseudo_sum.and_word(segment_bytes as u16)
     }
 }

@@ -4,7 +4,7 @@
 //! written has both checksums in full, whatever the device could do.
 
 use sheafio_mempool::Frame;
-use smoltcp::wire::{IpProtocol, TcpOption};
+use smoltcp::wire::TcpOption;
 
 use super::{
     peer::{Key, Path},
@@ -60,11 +60,10 @@ impl<'a> Segment<'a> {
         if header_bytes < HEADER_BYTES || header_bytes > bytes.len() {
             return Err(Count::BadTcpHeader);
         }
-        let (remote, local) = headers.addresses(packet);
-        let pseudo = checksum::pseudo_header(remote, local, IpProtocol::Tcp, bytes.len());
-        if !checksum::is_right(pseudo, bytes, CHECKSUM_AT) {
+        if !checksum::is_right(headers.pseudo_header(packet), bytes, CHECKSUM_AT) {
             return Err(Count::BadChecksum);
         }
+        let (remote, local) = headers.addresses(packet);
         let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let long = |at: usize| u32::from(word(at)) << 16 | u32::from(word(at + 2));
         let options = &bytes[HEADER_BYTES..header_bytes];
@@ -179,16 +178,10 @@ impl Header<'_> {
     pub(super) fn write(&self, frame: &mut Frame, payload: [&[u8]; 2]) -> bool {
         let mut options = [1; 40];
         let options_bytes = self.write_options(&mut options);
-        let is_ipv4 = self.key.is_ipv4();
-        let link = self.path.header();
-        let network_bytes = if is_ipv4 { 20 } else { 40 };
-        let transport = link.len() + network_bytes;
-        let payload_at = transport + HEADER_BYTES + options_bytes;
-        let total = payload_at + payload[0].len() + payload[1].len();
+        let transport = self.path.len();
+        let total = transport + HEADER_BYTES + options_bytes + payload[0].len() + payload[1].len();
         let Some(packet) = frame.append(total) else { return false };
-
-        packet[..link.len()].copy_from_slice(link);
-        self.write_network(&mut packet[link.len()..transport], is_ipv4, total - transport);
+        let pseudo = self.path.write(packet, total - transport);
 
         let segment = &mut packet[transport..];
         segment[..2].copy_from_slice(&self.key.local_port.to_be_bytes());
@@ -204,33 +197,9 @@ impl Header<'_> {
         first.copy_from_slice(payload[0]);
         second.copy_from_slice(payload[1]);
 
-        let mut sum =
-            checksum::pseudo_header(self.key.local, self.key.remote, IpProtocol::Tcp, segment.len());
-        sum.add_bytes(segment);
-        segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum.checksum());
+        let sum = pseudo.and(segment).finished();
+        segment[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&sum);
         true
-    }
-
-    /// RFC 791 or RFC 8200. Not to be fragmented, so that no two packets need different identifications (RFC 6864).
-    #[inline]
-    fn write_network(&self, header: &mut [u8], is_ipv4: bool, payload_bytes: usize) {
-        const HOP_LIMIT: u8 = 64;
-        const TCP: u8 = 6;
-        if let (true, Some(local), Some(remote)) =
-            (is_ipv4, self.key.local.to_ipv4_mapped(), self.key.remote.to_ipv4_mapped())
-        {
-            let len = ((20 + payload_bytes) as u16).to_be_bytes();
-            header[..12].copy_from_slice(&[0x45, 0, len[0], len[1], 0, 0, 0x40, 0, HOP_LIMIT, TCP, 0, 0]);
-            header[12..16].copy_from_slice(&local.octets());
-            header[16..20].copy_from_slice(&remote.octets());
-            let sum = internet_checksum::checksum(header);
-            header[10..12].copy_from_slice(&sum);
-        } else {
-            let len = (payload_bytes as u16).to_be_bytes();
-            header[..8].copy_from_slice(&[0x60, 0, 0, 0, len[0], len[1], TCP, HOP_LIMIT]);
-            header[8..24].copy_from_slice(&self.key.local.octets());
-            header[24..40].copy_from_slice(&self.key.remote.octets());
-        }
     }
 
     /// Writes the options over no-operations and returns how many bytes they take, a multiple of four.
