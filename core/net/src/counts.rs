@@ -41,6 +41,8 @@ counts! {
     Fragment "fragment",
     /// IPv6 extension headers that we have no use for: unknown, or more than eight.
     UnknownExtension "unknown_extension",
+    /// An option of an IPv6 extension header that says that who does not know it is to drop the packet.
+    UnknownOption "unknown_option",
     /// The packet goes on in a further frame: what is answered here fits into one.
     SeveralFrames "several_frames",
     /// The transport header's checksum is wrong.

@@ -60,7 +60,7 @@ impl Headers {
     ///
     /// # Errors
     /// Why the packet can't be used: [`Count::Truncated`], [`Count::OtherEthertype`], [`Count::BadIpHeader`],
-    /// [`Count::BadIpChecksum`], [`Count::Fragment`] or [`Count::UnknownExtension`].
+    /// [`Count::BadIpChecksum`], [`Count::Fragment`], [`Count::UnknownExtension`] or [`Count::UnknownOption`].
     #[inline]
     pub fn read(frame: &[u8]) -> Result<Self, Count> {
         let mut network = ETHERNET_BYTES;
@@ -205,13 +205,33 @@ fn skip_extensions(packet: &[u8], first: IpProtocol, start: usize) -> Result<(Ip
         if protocol == IpProtocol::Ipv6Route && header[3] > 0 {
             return Err(Count::UnknownExtension);
         }
-        protocol = IpProtocol::from(header[0]);
-        at += 8 + 8 * usize::from(header[1]);
-        if at > packet.len() {
-            return Err(Count::Truncated);
+        let next = at + 8 + 8 * usize::from(header[1]);
+        let options = packet.get(at + 2..next).ok_or(Count::Truncated)?;
+        if protocol != IpProtocol::Ipv6Route {
+            check_options(options)?;
         }
+        (protocol, at) = (IpProtocol::from(header[0]), next);
     }
     Err(Count::UnknownExtension)
+}
+
+/// Whether a receiver may pass by all options of an extension header: those whose type says so, of which padding is one
+/// (RFC 8200 section 4.2).
+fn check_options(mut options: &[u8]) -> Result<(), Count> {
+    const PAD1: u8 = 0;
+    const ACTION: u8 = 0b1100_0000;
+    while let [kind, rest @ ..] = options {
+        if kind & ACTION != 0 {
+            return Err(Count::UnknownOption);
+        }
+        options = if *kind == PAD1 {
+            rest
+        } else {
+            let (len, data) = rest.split_first().ok_or(Count::BadIpHeader)?;
+            data.get(usize::from(*len)..).ok_or(Count::BadIpHeader)?
+        };
+    }
+    Ok(())
 }
 
 /// An IPv4-mapped address as the IPv4 address that it is.
