@@ -43,12 +43,94 @@ counts! {
     UnknownExtension "unknown_extension",
     /// An option of an IPv6 extension header that says that who does not know it is to drop the packet.
     UnknownOption "unknown_option",
+    /// For another Ethernet address than the port's.
+    OtherMac "other_mac",
+    /// For one host, in a frame to many of them.
+    GroupMac "group_mac",
+    /// From an Ethernet address that no answer can go to: ours, one of many, or none.
+    SourceMac "source_mac",
+    /// For an address that is not ours.
+    OtherAddress "other_address",
+    /// For many hosts: multicast or broadcast.
+    GroupAddress "group_address",
+    /// An IPv6 packet from or for an IPv4-mapped address, which has no meaning on a wire.
+    MappedAddress "mapped_address",
+    /// From one of our own addresses.
+    SourceOwn "source_own",
+    /// From the unspecified address, or from network 0.
+    SourceUnspecified "source_unspecified",
+    /// From a loopback address.
+    SourceLoopback "source_loopback",
+    /// From a multicast address.
+    SourceMulticast "source_multicast",
+    /// From a broadcast address, that of a network of ours or that of all.
+    SourceBroadcast "source_broadcast",
+    /// A transport protocol that is not served: neither TCP, UDP nor ICMP.
+    OtherProtocol "other_protocol",
+    /// Datagrams sent back.
+    UdpEchoed "udp_echoed",
+    /// UDP, with a length that is less than its header, or more than the packet has.
+    BadUdpLength "bad_udp_length",
+    /// UDP, with a checksum that is neither that of the datagram nor that of its pseudo header alone.
+    BadUdpChecksum "bad_udp_checksum",
+    /// UDP over IPv6 without a checksum.
+    UdpNoChecksum "udp_no_checksum",
+    /// UDP to a port that is not served, on an address that the kernel answers errors for.
+    PortNotServed "port_not_served",
+    /// UDP from port 0: no answer is wanted.
+    SourcePortZero "source_port_zero",
+    /// UDP from a port that would answer the answer: an echo port of ours, or a well-known one such as 7 and 19.
+    SourcePortAnswers "source_port_answers",
+    /// Errors sent because of a UDP port that is not served.
+    PortUnreachable "port_unreachable_sent",
+    /// As that, but the sender, or all of them together, had errors enough.
+    ErrorLimited "error_limited",
+    /// Pings answered.
+    PingAnswered "ping_answered",
+    /// ICMP, which is not ours to answer.
+    IcmpNotServed "icmp_not_served",
+    /// An ICMP message that is cut short.
+    BadIcmp "bad_icmp",
+    /// An ICMP message with a wrong checksum.
+    BadIcmpChecksum "bad_icmp_checksum",
+    /// An ICMP message that is no ping.
+    OtherIcmp "other_icmp",
+    /// ARP requests answered.
+    ArpAnswered "arp_answered",
+    /// ARP, which is not ours to answer.
+    ArpNotServed "arp_not_served",
+    /// ARP that is not of IPv4 over Ethernet, cut short, or from an address that nobody has.
+    BadArp "bad_arp",
+    /// An ARP request for another host.
+    OtherArp "other_arp",
+    /// Neighbour solicitations answered.
+    NdAnswered "nd_answered",
+    /// Neighbour discovery, which is not ours to answer.
+    NdNotServed "nd_not_served",
+    /// A neighbour solicitation or advertisement that RFC 4861 section 7.1 forbids.
+    BadNd "bad_nd",
+    /// A neighbour solicitation for another host.
+    OtherNd "other_nd",
+    /// Questions sent where a neighbour is.
+    NeighbourAsked "neighbour_asked",
+    /// An ARP reply or a neighbour advertisement of another host.
+    NeighbourHeard "neighbour_heard",
+    /// How often another host claimed an address of ours. These packets count as one of the next two as well.
+    AddressConflict "address_conflict",
+    /// Claims of others that were contradicted.
+    AddressDefended "address_defended",
+    /// A claim of another host so soon after the last one that it was left at that.
+    DefenceLimited "defence_limited",
+    /// Announcements sent of our addresses.
+    Announced "announced",
+    /// There was no room in the frame for the answer.
+    NoRoom "no_room",
     /// The packet goes on in a further frame: what is answered here fits into one.
     SeveralFrames "several_frames",
     /// The transport header's checksum is wrong.
-    BadChecksum "bad_checksum",
-    /// A source address that nobody can be answered at: a group's, an unspecified one, our own.
-    BadSource "bad_source",
+    BadChecksum "tcp_bad_checksum",
+    /// A SYN from an address or a port that nobody can be answered at, or from our own.
+    BadSource "tcp_bad_source",
     /// A TCP header that is cut short or lies about its length (RFC 9293 section 3.1).
     BadTcpHeader "tcp_bad_header",
     /// Connections that were opened.
@@ -91,8 +173,8 @@ counts! {
     TooManyGaps "tcp_too_many_gaps",
     /// Times that the pool had no frame for what had to be kept or sent.
     NoFrame "tcp_no_frame",
-    /// Times that the burst of packets to be sent had no room for an answer.
-    NoRoom "tcp_no_room",
+    /// Answers that were left out, for the burst of packets to be sent had no room.
+    NotSent "not_sent",
     /// Segments that were sent.
     SegmentsSent "tcp_segments_sent",
     /// Segments that were sent again.

@@ -157,12 +157,13 @@ impl Headers {
         }
     }
 
-    /// The sum of the pseudo header of what the packet carries, with its length; the same for an answer of that length.
+    /// The sum of the pseudo header of what the packet carries, with a length of it in bytes; the same for an answer of that
+    /// length.
     ///
     /// # Panics
     /// If these are not the frame's headers, or those of an ARP packet.
     #[inline]
-    pub fn pseudo_header(&self, frame: &[u8]) -> Sum {
+    pub fn pseudo_header(&self, frame: &[u8], len: u16) -> Sum {
         let addresses = match self.kind {
             Network::Ipv4 => 12..20,
             Network::Ipv6 => 8..40,
@@ -170,7 +171,7 @@ impl Headers {
         };
         let network = usize::from(self.network);
         let addresses = &frame[network + addresses.start..network + addresses.end];
-        Sum::of_pseudo_header(addresses, self.protocol).and_word(self.end - self.transport)
+        Sum::of_pseudo_header(addresses, self.protocol).and_word(len)
     }
 
     /// The transport header and what follows it, without padding.

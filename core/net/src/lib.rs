@@ -10,7 +10,9 @@
 pub mod checksum;
 mod counts;
 pub mod headers;
+pub mod host;
 pub mod tcp;
 
 pub use counts::{Count, Counts};
 pub use headers::Headers;
+pub use host::{Host, HostConfig, Verdict};

@@ -182,7 +182,7 @@ impl<S: Server> Tcp<S> {
             Fate::Reset => {
                 // If there is no room for it, the peer's next segment is answered by one.
                 if !flow.reset(&mut self.context, cache, out) {
-                    self.context.counts.add(crate::Count::NoRoom);
+                    self.context.counts.add(crate::Count::NotSent);
                 }
                 return self.end(number, cache);
             }

@@ -234,7 +234,7 @@ impl<S: Server> Tcp<S> {
             (Seq(0), segment.seq + segment.len(), RST | ACK)
         };
         let Some(mut frame) = room(cache, &self.context, out) else {
-            return self.context.counts.add(Count::NoRoom);
+            return self.context.counts.add(Count::NotSent);
         };
         let header = Header {
             path,
@@ -260,7 +260,7 @@ fn our_mss(key: &Key, context: &Context) -> u16 {
 
 /// Sends our SYN.
 pub(super) fn answer_syn(entry: &HalfOpen, context: &Context, cache: &mut PoolCache, out: &mut Burst) {
-    let Some(mut frame) = room(cache, context, out) else { return context.counts.add(Count::NoRoom) };
+    let Some(mut frame) = room(cache, context, out) else { return context.counts.add(Count::NotSent) };
     let timestamps =
         entry.options.timestamps.then(|| Timestamps { value: context.timestamp(), echo: entry.timestamp });
     let header = Header {

@@ -60,7 +60,7 @@ impl<'a> Segment<'a> {
         if header_bytes < HEADER_BYTES || header_bytes > bytes.len() {
             return Err(Count::BadTcpHeader);
         }
-        if !checksum::is_right(headers.pseudo_header(packet), bytes, CHECKSUM_AT) {
+        if !checksum::is_right(headers.pseudo_header(packet, bytes.len() as u16), bytes, CHECKSUM_AT) {
             return Err(Count::BadChecksum);
         }
         let (remote, local) = headers.addresses(packet);
