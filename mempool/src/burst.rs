@@ -198,6 +198,23 @@ impl Burst {
         self.len += count as u32;
     }
 
+    /// Moves frames from the front of another burst to the end of this one, as far as there is room: whole packets. Returns
+    /// how many frames.
+    #[inline]
+    pub fn append(&mut self, from: &mut Self) -> usize {
+        let mut count = self.room().min(from.len());
+        while count > 0 && count < from.len() && from[count - 1].continues() {
+            count -= 1;
+        }
+        let len = self.len as usize;
+        // SAFETY: the first `count` entries of `from` are its frames, and there is room for as many behind the length, which
+        // covers them from here on; `forget_front` ends their life in `from`.
+        unsafe { from.frames.as_ptr().copy_to_nonoverlapping(self.frames.as_mut_ptr().add(len), count) };
+        self.len += count as u32;
+        from.forget_front(count);
+        count
+    }
+
     /// Removes the first `count` frames without freeing them: a driver has taken them over.
     ///
     /// # Panics

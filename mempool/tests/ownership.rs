@@ -320,3 +320,26 @@ fn a_thread_that_panics_gives_the_frames_of_its_cache_back() {
     assert_eq!((audit.home, audit.missing.len(), audit.twice), (1021, 3, vec![]));
     assert!(audit.missing.iter().all(|frame| pool.zone_of_frame(*frame) == Some(1)));
 }
+
+#[test]
+fn a_burst_takes_over_whole_packets_from_another_as_far_as_it_has_room() {
+    let pool = builder(64).build().unwrap();
+    let mut cache = pool.cache().unwrap();
+    let (mut from, mut to) = (Burst::with_limit(8), Burst::with_limit(6));
+    assert_eq!(cache.alloc_packets(&mut from, 7, 60), 7);
+    let addresses: Vec<_> = from.iter().map(|frame| frame.as_ptr()).collect();
+    // Packets: 0, 1 to 3, 4 to 6.
+    for at in [1, 2, 4, 5] {
+        from[at].set_continues(true);
+    }
+    assert_eq!(to.append(&mut from), 4, "the third one does not fit as a whole");
+    assert_eq!((to.packet_count(), from.packet_count()), (2, 1));
+    assert_eq!(to.append(&mut from), 0);
+    to.set_limit(7);
+    assert_eq!(to.append(&mut from), 3);
+    assert!(from.is_empty());
+    assert!(to.iter().map(|frame| frame.as_ptr()).eq(addresses));
+    cache.free_burst(&mut to);
+    drop(cache);
+    assert_eq!(pool.census().free(), 64);
+}

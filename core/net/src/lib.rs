@@ -11,8 +11,10 @@ pub mod checksum;
 mod counts;
 pub mod headers;
 pub mod host;
+mod stack;
 pub mod tcp;
 
 pub use counts::{Count, Counts};
 pub use headers::Headers;
 pub use host::{Host, HostConfig, Verdict};
+pub use stack::Stack;
