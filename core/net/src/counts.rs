@@ -124,7 +124,7 @@ counts! {
     /// Announcements sent of our addresses.
     Announced "announced",
     /// There was no room in the frame for the answer.
-    NoRoom "no_room",
+    NoRoomInFrame "no_room_in_frame",
     /// The packet goes on in a further frame: what is answered here fits into one.
     SeveralFrames "several_frames",
     /// The transport header's checksum is wrong.

@@ -97,7 +97,7 @@ pub(super) fn port_unreachable(
     let quoted = (end - network).min(len_max - base - ICMP_BYTES);
     let len = ICMP_BYTES + quoted;
     turn::resize(frame, network + quoted)?;
-    frame.prepend(base + ICMP_BYTES).ok_or(Count::NoRoom)?;
+    frame.prepend(base + ICMP_BYTES).ok_or(Count::NoRoomInFrame)?;
     frame.copy_within(base + ICMP_BYTES..base + ICMP_BYTES + network, 0);
     turn::turn_ethernet(frame, mac);
     let packet = &mut frame[network..];

@@ -99,7 +99,7 @@ pub(super) fn restore_tag(frame: &mut Frame) -> Result<(), Count> {
     if frame.len() < 12 {
         return Err(Count::Truncated);
     }
-    frame.prepend(VLAN_TAG_BYTES).ok_or(Count::NoRoom)?;
+    frame.prepend(VLAN_TAG_BYTES).ok_or(Count::NoRoomInFrame)?;
     frame.copy_within(VLAN_TAG_BYTES..VLAN_TAG_BYTES + 12, 0);
     frame[12..14].copy_from_slice(&tag.protocol.to_be_bytes());
     frame[14..16].copy_from_slice(&tag.tag.to_be_bytes());
@@ -109,7 +109,7 @@ pub(super) fn restore_tag(frame: &mut Frame) -> Result<(), Count> {
 /// Makes the frame `len_bytes` long; what is new is undefined.
 pub(super) fn resize(frame: &mut Frame, len_bytes: usize) -> Result<(), Count> {
     if let Some(more) = len_bytes.checked_sub(frame.len()) {
-        return frame.append(more).map(drop).ok_or(Count::NoRoom);
+        return frame.append(more).map(drop).ok_or(Count::NoRoomInFrame);
     }
     frame.trim_back(frame.len() - len_bytes);
     Ok(())

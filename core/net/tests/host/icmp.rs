@@ -165,6 +165,6 @@ fn no_error_without_room_in_the_frame() {
             frame.trim_back(frame.len());
             frame.append(packet.len()).unwrap().copy_from_slice(&packet);
         });
-        assert_eq!(outcome, Outcome::Dropped(Count::NoRoom));
+        assert_eq!(outcome, Outcome::Dropped(Count::NoRoomInFrame));
     }
 }
