@@ -303,6 +303,11 @@ impl<T> Consumer<T> {
         want.min(available as usize)
     }
 
+    /// Values to read that were seen when the producer's index was last looked at, for a simulated kernel.
+    pub(crate) fn known(&self) -> u32 {
+        self.limit.wrapping_sub(self.next)
+    }
+
     /// Reads the next `count` values without consuming them; `available` must have said that there
     /// are as many.
     #[inline(always)]

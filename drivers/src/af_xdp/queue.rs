@@ -132,7 +132,7 @@ pub struct XskQueue<K: Kernel> {
     /// Calls for which the kick may still be postponed: above 0 only while bursts come full.
     postpone: u32,
     gone: bool,
-    /// The kernel has taken packets from the TX ring that still lie there for all that is seen of it.
+    /// The kernel may have taken packets from the TX ring that still lie there for all that is seen of it.
     tx_index_lags: bool,
     /// What a descriptor's word has of a packet that continues, while the rest of one is still to come whose
     /// beginning was dropped; else 0.

@@ -158,6 +158,22 @@ impl Hand {
         self.rx.publish();
     }
 
+    /// Completes addresses, whatever they are, and leaves in the TX ring what lies there.
+    #[cfg(all(test, not(loom)))]
+    fn complete_addrs(&mut self, addrs: &[u64]) {
+        assert_eq!(self.completion.free(addrs.len()), addrs.len());
+        self.completion.write_each(addrs.len(), |at| addrs[at]);
+        self.completion.publish();
+    }
+
+    /// The addresses that lie in the TX ring.
+    #[cfg(all(test, not(loom)))]
+    fn to_send(&mut self) -> Vec<u64> {
+        let (mut addrs, count) = (Vec::new(), self.tx.available(usize::MAX));
+        self.tx.peek_each(count, |_, desc| addrs.push(desc.addr));
+        addrs
+    }
+
     fn write_completions(&mut self) -> usize {
         let room = self.completion.free(usize::MAX);
         let count = self.tx.available(room);

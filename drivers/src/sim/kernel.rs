@@ -158,29 +158,39 @@ impl SimKernel {
         self.rx.publish();
     }
 
-    /// Takes a packet and drops it, as copy mode does while the device is not ready: it is completed, and that it was
-    /// taken shows in the ring only when another one has been sent. (`__xsk_generic_xmit`, net/xdp/xsk.c)
-    fn drop_one(&mut self, wire: &mut Wire) -> Wake {
-        if self.tx.available(1) == 0 {
-            return Wake::Done;
+    /// The next descriptor to be sent. As copy mode does, it looks for new ones only when it has come to the end of those
+    /// that it knew of, and then publishes how many it has taken (`xskq_cons_peek_desc`, net/xdp/xsk_queue.h).
+    fn take_desc(&mut self) -> Option<Desc> {
+        if self.tx.known() == 0 {
+            self.tx.release();
         }
-        let now = self.now;
-        self.tx.read_each(1, |_, desc| self.sent.push_back((now, desc.addr)));
-        self.complete();
-        wire.statistics.dropped += 1;
-        Wake::Dropped
+        let mut taken = None;
+        let count = self.tx.available(1);
+        self.tx.read_each(count, |_, desc| taken = Some(desc));
+        taken
     }
 
-    /// Sends up to a batch of what lies in the TX ring, as far as completions have room.
-    fn transmit(&mut self, wire: &mut Wire) {
-        let count = self.tx.available(self.tx_budget as usize);
-        let mut descs = Vec::with_capacity(count);
-        self.tx.read_each(count, |_, desc| descs.push(desc));
-        self.tx.release();
-        for desc in &descs {
+    /// Sends up to a batch of what lies in the TX ring, and publishes how many it has taken if it has sent one. A device
+    /// that is not ready drops the first packet, which ends the batch: it is completed at once (`__xsk_generic_xmit`,
+    /// net/xdp/xsk.c, Linux 6.17).
+    fn transmit(&mut self, wire: &mut Wire) -> Wake {
+        let (mut outcome, mut has_sent) = (Wake::Done, false);
+        for _ in 0..self.tx_budget {
+            // The kernel reserves the place of the completion first.
+            if wire.is_unready && self.completion.free(1) == 0 {
+                break;
+            }
+            let Some(desc) = self.take_desc() else { break };
             if desc.len() == 0 || !self.geometry.is_packet(desc.addr, desc.len()) {
                 wire.statistics.tx_invalid += 1;
                 continue;
+            }
+            if wire.is_unready {
+                self.completion.write_each(1, |_| desc.addr);
+                self.completion.publish();
+                wire.statistics.dropped += 1;
+                outcome = Wake::Dropped;
+                break;
             }
             // SAFETY: the frame came from the TX ring: it is the kernel's until it is completed; the
             // address and length were just checked.
@@ -190,11 +200,17 @@ impl SimKernel {
                 wire.send(&std::mem::take(&mut self.unsent));
             }
             let wait = if self.faults.late { self.random.u64(0..=LATE_POLLS) } else { 0 };
-            self.sent.push_back((self.now + wait, desc.addr));
+            let due = if wire.keeps_sent { u64::MAX } else { self.now + wait };
+            self.sent.push_back((due, desc.addr));
+            has_sent = true;
+        }
+        if has_sent {
+            self.tx.release();
         }
         if self.faults.reorder {
             self.random.shuffle(self.sent.make_contiguous());
         }
+        outcome
     }
 
     /// Completes sent frames whose time has come. Without `reorder`, in the order of sending.
@@ -250,12 +266,9 @@ impl Kernel for SimKernel {
         if self.now < self.stopped_until {
             return Wake::Done;
         }
-        if wire.is_unready {
-            return self.drop_one(&mut wire);
-        }
-        self.transmit(&mut wire);
+        let outcome = self.transmit(&mut wire);
         self.complete();
-        Wake::Done
+        outcome
     }
 
     fn tick(&mut self, to_receive: bool) -> bool {

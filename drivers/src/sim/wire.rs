@@ -22,6 +22,8 @@ pub struct Wire {
     pub is_removed: bool,
     /// Whether the device drops what is to be sent, as without a carrier.
     pub is_unready: bool,
+    /// Whether the device keeps what it sends from now on, and never completes it.
+    pub keeps_sent: bool,
     /// Whether the link is down: nothing arrives, and nothing is sent until it is up again.
     pub is_down: bool,
 }

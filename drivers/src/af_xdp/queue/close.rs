@@ -1,7 +1,7 @@
 //! The end of an AF_XDP queue: drain, detach, take back, close; and take back what the driver then lets go of.
 //!
 //! Owns: nothing of its own; it is the control plane of `queue.rs`. Never does: run while the queue is polled.
-//! Invariant: afterwards each frame that the queue held is in the pool or counted as retired.
+//! Invariant: it happens once; afterwards each frame that the queue held is in the pool or counted as retired.
 
 use std::time::{Duration, Instant};
 
@@ -26,18 +26,21 @@ impl<K: Kernel> XskQueue<K> {
             return closed;
         }
         let held = self.frames_held() + u64::from(self.lost);
+        // From here on it is under way: should it panic, dropping the queue does not begin it again.
+        self.closed = Some(Closed { returned: 0, retired: held });
         // Drained first: taking the program off resets the TX rings of some drivers.
         self.drain(cache);
         let is_quiet = self.kernel.detach();
         self.drop_unread(cache);
-        if is_quiet && self.kernel.fill_ring_is_exact() {
+        // The kernel's indices are not to be trusted with our counts: a ring that holds more than is out is not exact.
+        if is_quiet && self.kernel.fill_ring_is_exact() && self.fill.unconsumed() <= self.with_rx {
             self.take_back_filled(cache);
         }
-        if self.kernel.tx_ring_is_exact() && !self.tx_index_lags {
+        let unsent = self.tx.unconsumed();
+        if self.kernel.tx_ring_is_exact() && !self.tx_index_lags && unsent <= self.with_tx {
             self.take_back_unsent(cache);
         } else {
-            let unsent = self.tx.unconsumed().min(self.with_tx);
-            self.counters.add_drops(DropReason::TxUnsent, u64::from(unsent));
+            self.counters.add_drops(DropReason::TxUnsent, u64::from(unsent.min(self.with_tx)));
         }
         self.kernel.count_drops(&self.counters);
 
@@ -131,8 +134,7 @@ impl<K: Kernel> XskQueue<K> {
 
     /// Takes the frames back that lie in the fill ring.
     fn take_back_filled(&mut self, cache: &mut PoolCache) {
-        let (geometry, mut frames, unconsumed) = (self.geometry, 0, self.fill.unconsumed());
-        assert!(unconsumed <= self.with_rx, "the fill ring holds {unconsumed} frames of {}", self.with_rx);
+        let (geometry, mut frames) = (self.geometry, 0);
         let held = &mut self.held;
         // SAFETY: the queue is detached, no packet is on its way, and the ring is exact: nothing makes
         // the kernel read it any more. This queue put the frames there; each is given back once.
@@ -161,8 +163,7 @@ impl<K: Kernel> XskQueue<K> {
 
     /// Takes the packets back that lie in the TX ring.
     fn take_back_unsent(&mut self, cache: &mut PoolCache) {
-        let (geometry, mut frames, mut packets, held) = (self.geometry, 0, 0, self.tx.unconsumed());
-        assert!(held <= self.with_tx, "the TX ring holds {held} frames of {}", self.with_tx);
+        let (geometry, mut frames, mut packets) = (self.geometry, 0, 0);
         // SAFETY: the ring is exact, and the kernel reads it only when it is kicked, which this thread
         // does no more. This queue put the frames there; each is given back once.
         unsafe {

@@ -59,12 +59,12 @@ impl<K: Kernel> XskQueue<K> {
         self.kick_again_ns = 0;
         let waited = self.tx.unconsumed();
         let outcome = self.kernel.kick_tx();
-        // The kernel does not publish that it has taken a packet which it dropped, before it sends another one.
-        if self.tx.unconsumed() != waited {
-            self.tx_index_lags = false;
-        } else if outcome == Wake::Dropped {
-            self.tx_index_lags = true;
-        }
+        // A packet that it dropped is the last one that the kernel took. Kernels from 6.17 on publish that at once, or
+        // only when they send another one or come to the end of what they have seen of the ring (__xsk_generic_xmit and
+        // xskq_cons_peek_desc, net/xdp): so that the index moves in this kick may be for packets before it. When it moves
+        // and none was dropped behind, it speaks of all that were taken. Where the kernel tells at once, this costs
+        // frames only if the link then goes down for good: what is unsent at close is retired.
+        self.tx_index_lags = outcome == Wake::Dropped || self.tx_index_lags && self.tx.unconsumed() == waited;
         self.counters.add_drops(DropReason::TxDropped, u64::from(outcome == Wake::Dropped));
         match outcome {
             Wake::Done | Wake::Dropped => {}

@@ -255,3 +255,38 @@ fn a_frame_that_a_zero_copy_driver_gives_back_twice_is_received_once() {
     let audit = pool.audit().unwrap();
     assert_eq!((audit.home, audit.twice), (512, vec![]));
 }
+
+/// A kernel that completes packets of which it does not say that it has taken them: they are not given back twice.
+#[test]
+fn a_ring_that_holds_more_than_is_out_is_not_taken_back() {
+    let pool = Mempool::builder().frames(512).hugepages(Hugepages::Off).cores(1).build().unwrap();
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+    let (mut queue, mut hand) = by_hand(pool, &mut cache, 64);
+    cache.alloc_packets(&mut burst, 8, 60);
+    assert_eq!(queue.tx_burst(&mut cache, &mut burst), 8);
+    let sent = hand.to_send();
+    hand.complete_addrs(&sent[..3]);
+    let closed = queue.close(&mut cache);
+    assert_eq!((closed.returned, closed.retired), (64 + 3, 5));
+    assert_eq!(queue.counters().totals().drops(DropReason::TxUnsent), 5);
+    drop(cache);
+    let audit = pool.audit().unwrap();
+    assert_eq!((audit.home, audit.twice), (512 - 5, vec![]));
+}
+
+/// A panic while it closes, as of a kernel that completes what is no frame, is one panic: dropping the queue then does
+/// not close it again, which would abort the process if it happened on the way out of the first one.
+#[test]
+fn a_queue_whose_close_panicked_is_dropped_in_silence() {
+    let pool = Mempool::builder().frames(512).hugepages(Hugepages::Off).cores(1).build().unwrap();
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+    let (mut queue, mut hand) = by_hand(pool, &mut cache, 64);
+    cache.alloc_packets(&mut burst, 1, 60);
+    assert_eq!(queue.tx_burst(&mut cache, &mut burst), 1);
+    hand.complete_addrs(&[pool.geometry().umem_bytes()]);
+    let closing = std::panic::AssertUnwindSafe(|| queue.close(&mut cache));
+    let message = *std::panic::catch_unwind(closing).unwrap_err().downcast::<&str>().unwrap();
+    assert!(message.contains("not in the UMEM"), "{message}");
+    assert_eq!(queue.close(&mut cache).retired, 64 + 1);
+    drop(queue);
+}
