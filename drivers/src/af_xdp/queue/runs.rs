@@ -91,10 +91,16 @@ impl<K: Kernel> XskQueue<K> {
     }
 
     /// As `send`, where some packet has several frames or none with bytes, or something is asked for with it, or the
-    /// kernel looks for that in front of each.
+    /// kernel looks for that in front of each; or some frame is of another pool, which is refused before anything is
+    /// changed. For that all of the burst is looked at, for what is beyond the room may be sent once others are dropped.
     #[cold]
     #[inline(never)]
     pub(super) fn send_runs(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
+        let addrs = burst.iter().fold(0, |addrs, frame| addrs | self.geometry.addr(frame));
+        assert!(
+            self.geometry.contains(addrs),
+            "a frame of another pool was given to tx_burst; open the port with the frame's own pool"
+        );
         self.drop_unsendable(cache, burst);
         let room = self.tx.slots().saturating_sub(self.with_tx) as usize;
         let room = self.tx.free(burst.len().min(room));

@@ -130,6 +130,37 @@ fn a_frame_of_another_pool_is_refused_before_anything_is_sent() {
     assert_eq!((pool.audit().unwrap().home, other.audit().unwrap().home), (512, 64));
 }
 
+/// Also where the ring has no room for it yet, and packets before it are dropped, which makes room; or it is one that
+/// would be dropped itself.
+#[test]
+fn a_frame_of_another_pool_beyond_the_room_is_refused_before_anything_is_dropped() {
+    for foreign_bytes in [60, 0] {
+        let [pool, other] = [512, 64].map(|frames| {
+            Mempool::builder().frames(frames).hugepages(Hugepages::Off).cores(1).build().unwrap()
+        });
+        let (mut cache, mut others, mut burst) =
+            (pool.cache().unwrap(), other.cache().unwrap(), Burst::with_limit(64));
+        let (mut queue, mut hand) = by_hand(pool, &mut cache, 64);
+        assert_eq!(cache.alloc_packets(&mut burst, 60, 60), 60);
+        assert_eq!(queue.tx_burst(&mut cache, &mut burst), 60);
+        cache.alloc_packets(&mut burst, 1, 0);
+        cache.alloc_packets(&mut burst, 3, 60);
+        others.alloc_packets(&mut burst, 1, foreign_bytes);
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            queue.tx_burst(&mut cache, &mut burst);
+        }));
+        let message = *refused.unwrap_err().downcast::<&str>().unwrap();
+        assert!(message.contains("a frame of another pool was given to tx_burst"), "{message}");
+        assert_eq!((burst.len(), hand.complete()), (5, 60));
+        others.free(burst.pop().unwrap());
+        assert_eq!((queue.tx_burst(&mut cache, &mut burst), hand.complete()), (3, 3));
+        assert_eq!(queue.counters().totals().drops(DropReason::TxEmpty), 1);
+        queue.close(&mut cache);
+        drop((cache, others));
+        assert_eq!((pool.audit().unwrap().home, other.audit().unwrap().home), (512, 64));
+    }
+}
+
 /// Runs of descriptors as a kernel that is not to be trusted could make them: each packet comes whole, or is
 /// counted once, and only frames whose descriptors name no place in a frame are lost.
 #[test]
