@@ -6,7 +6,7 @@
 //!
 //! `queue/moves.rs` holds the loops over the packets of a burst, `queue/runs.rs` what is done only for packets that are
 //! larger than a frame, `queue/requests.rs` what applications ask for with a packet, `queue/held.rs` which frames a
-//! zero-copy driver has, `queue/doorbell.rs` when the kernel is woken and kicked, `queue/close.rs` the end of a queue.
+//! zero-copy driver has, and which come back once more, `queue/doorbell.rs` when the kernel is woken and kicked, `queue/close.rs` the end of a queue.
 //! (A little above 400 lines: the data path reads best in one.)
 //!
 //! It is generic over the kernel: `kernel.rs` is the real one, `sim` plays it over heap memory, so
@@ -253,7 +253,7 @@ impl<K: Kernel> XskQueue<K> {
         // the kernel gave these frames, which were ours in the fill ring, back through the RX ring, which is consumed
         // once.
         unsafe { burst.commit(available) };
-        // Wraps for a moment if more come back than are out, which `look_behind` sorts out.
+        // Wraps for a moment if more come back than are out, which `drop_doubled` sorts out.
         self.with_rx = self.with_rx.wrapping_sub(available as u32);
         self.counters.add_rx(available as u64, seen.bytes);
         available
@@ -323,29 +323,14 @@ impl<K: Kernel> XskQueue<K> {
     }
 
     /// What is done behind a reception on some ports only, with the frames that came behind the first `before` ones.
+    /// Returns how many packets of them go.
     #[inline(never)]
-    fn look_behind(&mut self, burst: &mut Burst, before: usize) {
-        if let Some(held) = &mut self.held {
-            let geometry = &self.geometry;
-            held.noted = self.fill.visit_written(held.noted, |addr| held.insert(geometry.index_of(addr)));
-            let mut at = before;
-            while let Some(frame) = burst.get(at) {
-                if held.remove(geometry.index_of(geometry.addr(frame))) {
-                    at += 1;
-                    continue;
-                }
-                // It was received before and may be anybody's by now, so this handle of it must go, and no byte of it be
-                // looked at. igb does so when it has run out of frames. It was not one of those with the kernel.
-                self.counters.add_drops(DropReason::RxInvalid, 1);
-                self.counters.take_back_rx(frame.len_word());
-                burst[..=at].rotate_right(1);
-                burst.forget_front(1);
-                self.with_rx = self.with_rx.wrapping_add(1);
-            }
-        }
+    fn look_behind(&mut self, cache: &mut PoolCache, burst: &mut Burst, before: usize) -> usize {
+        let doubled = if self.held.is_some() { self.drop_doubled(cache, burst, before) } else { 0 };
         if let Some(key) = self.rx_metadata_key {
             find_metadata(burst, before, key);
         }
+        doubled
     }
 
     /// A cache of another pool would give one frame two owners.
@@ -395,9 +380,9 @@ impl<K: Kernel> Queue for XskQueue<K> {
         // 2. Receive.
         let room = burst.room();
         let before = burst.len();
-        let received = self.receive(cache, burst);
+        let mut received = self.receive(cache, burst);
         if self.looks_behind {
-            self.look_behind(burst, before);
+            received -= self.look_behind(cache, burst, before);
         }
         // 3. Wake the kernel if it asks: for the fill ring, and for packets that wait to be sent.
         self.wake();

@@ -98,7 +98,7 @@ impl<K: Kernel> XskQueue<K> {
         loop {
             let before = self.with_rx;
             self.receive(cache, &mut burst);
-            self.look_behind(&mut burst, 0);
+            self.look_behind(cache, &mut burst, 0);
             cache.free_burst(&mut burst);
             if self.with_rx == before {
                 break;
@@ -117,7 +117,7 @@ impl<K: Kernel> XskQueue<K> {
             if geometry.is_packet(desc.addr, desc.len()) {
                 let index = geometry.index_of(desc.addr);
                 if held.as_mut().is_some_and(|held| !held.remove(index)) {
-                    doubles += 1; // As in `look_behind`.
+                    doubles += 1; // As in `drop_doubled`.
                     return;
                 }
                 // SAFETY: the kernel gave this frame back through the RX ring, which is read once.

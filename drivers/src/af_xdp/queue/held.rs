@@ -1,20 +1,24 @@
 //! Which frames the kernel has of a queue's receive side, frame by frame, where the rings do not tell it at the end.
 //!
-//! Owns: a bit for each frame of the pool. Never does: touch a frame, or a ring's shared words. Invariant: as long as
-//! it is certain, the set bits are those of the frames that were put into the fill ring and did not come back.
+//! Owns: a bit for each frame of the pool. Never does: look at a frame's bytes, or write a ring's shared words.
+//! Invariant: as long as it is certain, the set bits are those of the frames that were put into the fill ring and did not
+//! come back.
 //!
 //! A driver in zero-copy mode takes frames out of the fill ring and uses them again and again for packets that are not
 //! ours, so the ring's slots do not tell what it has. Kept by zero-copy queues only, and behind each burst: copy mode
 //! neither has nor asks for it.
 
-use sheafio_mempool::FrameIndex;
+use sheafio_core::DropReason;
+use sheafio_mempool::{Burst, Frame, FrameIndex, PoolCache};
+
+use super::{Kernel, XskQueue};
 
 /// A set of frames.
 pub(super) struct Held {
     words: Box<[u64]>,
     len: u32,
     /// Fill-ring index up to which frames were noted.
-    pub(super) noted: u32,
+    noted: u32,
     /// No frame went out that was out.
     is_certain: bool,
 }
@@ -63,6 +67,51 @@ impl Held {
 
     fn at(&mut self, frame: FrameIndex) -> (&mut u64, u64) {
         (&mut self.words[frame.0 as usize / 64], 1 << (frame.0 % 64))
+    }
+}
+
+impl<K: Kernel> XskQueue<K> {
+    /// Notes what was put into the fill ring since the last call: before anything that came back is looked up.
+    pub(super) fn note_filled(&mut self) {
+        if let Some(held) = &mut self.held {
+            let geometry = &self.geometry;
+            held.noted = self.fill.visit_written(held.noted, |addr| held.insert(geometry.index_of(addr)));
+        }
+    }
+
+    /// Drops the packets behind the first `before` frames of a burst of which a frame was received before. It may be
+    /// anybody's by now, so this handle of it must go, and no byte of it be looked at; and what is left of a large packet
+    /// is none. igb gives frames twice when it has run out of them. Returns how many packets go.
+    pub(super) fn drop_doubled(&mut self, cache: &mut PoolCache, burst: &mut Burst, before: usize) -> usize {
+        self.note_filled();
+        let geometry = self.geometry;
+        let Some(held) = &mut self.held else { return 0 };
+        let (mut at, mut packets) = (before, 0);
+        while at < burst.len() {
+            let is_end = burst[at..].iter().position(|frame| !frame.continues());
+            let len = is_end.map_or(burst.len() - at, |end| end + 1);
+            let mut came_back = |frame: &Frame| held.remove(geometry.index_of(geometry.addr(frame)));
+            let known = burst[at..at + len].iter().take_while(|frame| came_back(frame)).count();
+            if known == len {
+                at += len;
+                continue;
+            }
+            packets += 1;
+            self.counters.take_back_rx(burst[at..at + len].iter().map(Frame::len_word).sum());
+            burst[at..].rotate_left(len);
+            for nth in (0..len).rev() {
+                let Some(frame) = burst.pop() else { break };
+                if nth < known || came_back(&frame) {
+                    cache.free(frame);
+                } else {
+                    std::mem::forget(frame);
+                    // It was not one of those with the kernel.
+                    self.with_rx = self.with_rx.wrapping_add(1);
+                }
+            }
+        }
+        self.counters.add_drops(DropReason::RxInvalid, packets as u64);
+        packets
     }
 }
 

@@ -30,7 +30,7 @@ impl<K: Kernel> XskQueue<K> {
             if held.as_mut().is_none_or(|held| held.remove(index)) {
                 cache.free(frame);
             } else {
-                std::mem::forget(frame); // As in `look_behind`.
+                std::mem::forget(frame); // As in `drop_doubled`.
                 doubles += 1;
             }
         };

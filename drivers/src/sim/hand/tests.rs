@@ -262,7 +262,7 @@ fn a_frame_that_a_zero_copy_driver_gives_back_twice_is_received_once() {
     // Between others, while the application has them, and more than there are out.
     hand.give_back(&[kept[8], kept[3], kept[9], kept[8], kept[0]]);
     let mut later = Burst::new();
-    queue.rx_burst(&mut cache, &mut later);
+    assert_eq!(queue.rx_burst(&mut cache, &mut later), 2);
     let addr = |frame: &sheafio_mempool::Frame| {
         pool.geometry().addr_of(pool.geometry().index_of(pool.geometry().addr(frame)))
     };
@@ -320,4 +320,48 @@ fn a_queue_whose_close_panicked_is_dropped_in_silence() {
     assert!(message.contains("not in the UMEM"), "{message}");
     assert_eq!(queue.close(&mut cache).retired, 64 + 1);
     drop(queue);
+}
+
+/// The same with packets of several frames: they come whole, and not with what is left of others, or are counted once;
+/// their frames that are not anybody else's come home.
+#[test]
+fn a_large_packet_with_a_frame_that_was_received_before_is_dropped_whole() {
+    let pool = Mempool::builder().frames(512).hugepages(Hugepages::Off).cores(1).build().unwrap();
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+    let zero_copy = HandKernel { is_zero_copy: true };
+    let (mut queue, mut hand) = by_hand_of(zero_copy, pool, &mut cache, 64);
+    let kept = hand.keep(64);
+    hand.give_back(&kept[..2]);
+    assert_eq!(queue.rx_burst(&mut cache, &mut burst), 2);
+    let mut later = Burst::new();
+    for run in [
+        &[kept[2], kept[0], kept[3]][..], // In the middle,
+        &[kept[4], kept[5]],
+        &[kept[6], kept[7], kept[1]], // at the end,
+        &[kept[8]],
+        &[kept[0], kept[9]],                     // at the beginning,
+        &[kept[10], kept[11], kept[10]],         // twice in one packet,
+        &[kept[0], kept[12], kept[12], kept[1]], // and all of it.
+        &[kept[13], kept[14], kept[15]],
+    ] {
+        hand.give_back_run(run);
+    }
+    assert_eq!(queue.rx_burst(&mut cache, &mut later), 3);
+    let addr = |frame: &sheafio_mempool::Frame| {
+        pool.geometry().addr_of(pool.geometry().index_of(pool.geometry().addr(frame)))
+    };
+    let received: Vec<Vec<u64>> = later.packets().map(|packet| packet.iter().map(addr).collect()).collect();
+    assert_eq!(received, [&kept[4..6], &kept[8..9], &kept[13..16]]);
+    let totals = queue.counters().totals();
+    assert_eq!((totals.rx_packets, totals.drops(DropReason::RxInvalid)), (2 + 3, 5));
+    assert_eq!(totals.rx_bytes, (2 + 6) * 64);
+    assert_eq!(queue.frames_held(), 64 - 16);
+    cache.free_burst(&mut burst);
+    cache.free_burst(&mut later);
+    let held = queue.frames_held();
+    let closed = queue.close(&mut cache);
+    assert_eq!((closed.returned, closed.retired), (held, 0));
+    drop(cache);
+    let audit = pool.audit().unwrap();
+    assert_eq!((audit.home, audit.twice), (512, vec![]));
 }
