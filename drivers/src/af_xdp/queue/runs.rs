@@ -16,6 +16,8 @@ impl<K: Kernel> XskQueue<K> {
     #[cold]
     #[inline(never)]
     pub(super) fn receive_runs(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
+        // What this call has put into the fill ring may be what comes back.
+        self.note_filled();
         let limit = burst.room();
         let spare = burst.spare_over_limit();
         let available = self.rx.available(spare.len());
