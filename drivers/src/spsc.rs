@@ -342,6 +342,11 @@ impl<T> Consumer<T> {
         self.next = self.next.wrapping_add(count as u32);
     }
 
+    /// The index of the next value to be read; it wraps.
+    pub(crate) fn next_index(&self) -> u32 {
+        self.next
+    }
+
     /// Number of slots.
     #[inline(always)]
     pub(crate) fn slots(&self) -> u32 {

@@ -96,11 +96,12 @@ impl<K: Kernel> XskQueue<K> {
         let mut burst = Burst::with_limit(Burst::MAX);
         let before = self.counters.totals();
         loop {
-            let before = self.with_rx;
+            // Not by what is out: that stays the same where every frame came back before.
+            let before = self.rx.next_index();
             self.receive(cache, &mut burst);
             self.look_behind(cache, &mut burst, 0);
             cache.free_burst(&mut burst);
-            if self.with_rx == before {
+            if self.rx.next_index() == before {
                 break;
             }
         }

@@ -383,3 +383,24 @@ fn frames_of_an_invalid_packet_are_known_as_soon_as_they_are_in_the_fill_ring() 
     assert_eq!((closed.returned, closed.retired), (0, 61 + 1));
     assert_eq!(pool.audit().unwrap().home, 512 - 62);
 }
+
+/// A whole burst of frames that were received before does not hide what lies behind it when the queue closes.
+#[test]
+fn what_was_not_read_behind_doubled_frames_is_counted_as_such() {
+    let pool = Mempool::builder().frames(2048).hugepages(Hugepages::Off).cores(1).build().unwrap();
+    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::with_limit(Burst::MAX));
+    let zero_copy = HandKernel { is_zero_copy: true };
+    let (mut queue, mut hand) = by_hand_of(zero_copy, pool, &mut cache, 1024);
+    let kept = hand.keep(Burst::MAX + 100);
+    hand.give_back(&kept[..Burst::MAX]);
+    assert_eq!(queue.rx_burst(&mut cache, &mut burst), Burst::MAX);
+    cache.free_burst(&mut burst);
+    hand.give_back(&kept);
+    let closed = queue.close(&mut cache);
+    let totals = queue.counters().totals();
+    assert_eq!(totals.drops(DropReason::RxUnread), 100);
+    assert_eq!(totals.drops(DropReason::RxInvalid), Burst::MAX as u64);
+    drop(cache);
+    let audit = pool.audit().unwrap();
+    assert_eq!((audit.home, audit.twice, closed.retired), (2048, vec![], 0));
+}
