@@ -27,7 +27,7 @@ mod runs;
 use std::{os::fd::RawFd, sync::Arc};
 
 use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
-use sheafio_mempool::{Burst, Geometry, Mempool, PoolCache};
+use sheafio_mempool::{Burst, FrameIndex, Geometry, Mempool, PoolCache};
 
 pub use self::requests::TxTimestamp;
 use self::{held::Held, requests::Requests};
@@ -270,18 +270,16 @@ impl<K: Kernel> XskQueue<K> {
         if count == 0 {
             return 0;
         }
-        if self.requests.is_waiting() {
-            self.complete_requests(count);
-        }
-        let (completion, geometry) = (&mut self.completion, &self.geometry);
+        let (completion, geometry, requests) = (&mut self.completion, &self.geometry, &mut self.requests);
         // SAFETY: the frames were sent by this queue and are complete: ours again, each once, if they are in the UMEM,
         // which is looked at before the cache has them. Every slot is written. The address comes back as sent; its
         // frame is the chunk it lies in.
         unsafe {
             cache.give_with(count, |slots, _| {
                 let addrs = moves::reclaim(geometry, completion.next_slots(slots.len()), slots.as_mut_ptr());
-                if addrs >= geometry.umem_bytes() {
-                    check_completed(completion, slots.len(), geometry);
+                if addrs >= geometry.umem_bytes() || requests.is_waiting() {
+                    // Written just above.
+                    see_to_completed(slots.assume_init_ref(), addrs, geometry, requests);
                 }
                 completion.skip(slots.len());
             });
@@ -316,12 +314,6 @@ impl<K: Kernel> XskQueue<K> {
         count
     }
 
-    #[cold]
-    fn complete_requests(&mut self, count: usize) {
-        let (geometry, requests) = (self.geometry, &mut self.requests);
-        self.completion.peek_each(count, |_, addr| requests.complete(&geometry, addr));
-    }
-
     /// What is done behind a reception on some ports only, with the frames that came behind the first `before` ones.
     /// Returns how many packets of them go.
     #[inline(never)]
@@ -353,12 +345,16 @@ impl<K: Kernel> XskQueue<K> {
     }
 }
 
-/// Completed addresses must be in the UMEM. The bits of several together can make a larger one than any of them is.
+/// Completed addresses must be in the UMEM, and some may be waited for. The bits of several together, `addrs`, can make a
+/// larger one than any of them is. It looks at what was made of them, not once more at the ring, which the kernel can write.
 #[cold]
-fn check_completed(completion: &Consumer<u64>, count: usize, geometry: &Geometry) {
-    let mut last = 0;
-    completion.peek_each(count, |_, addr| last = addr.max(last));
-    assert!(last < geometry.umem_bytes(), "the kernel completed a frame that is not in the UMEM");
+fn see_to_completed(indices: &[u32], addrs: u64, geometry: &Geometry, requests: &mut Requests) {
+    let is_whole = addrs >> geometry.addr_shift() <= u64::from(u32::MAX);
+    assert!(
+        is_whole && indices.iter().all(|index| *index < geometry.frames()),
+        "the kernel completed a frame that is not in the UMEM"
+    );
+    indices.iter().for_each(|index| requests.complete(geometry, FrameIndex(*index)));
 }
 
 /// Looks for metadata in front of the packets that came behind the first `before` frames.

@@ -6,7 +6,7 @@
 use std::mem::ManuallyDrop;
 
 use arrayvec::ArrayVec;
-use sheafio_mempool::{Burst, Frame, Geometry, TxRequest};
+use sheafio_mempool::{Burst, Frame, FrameIndex, Geometry, TxRequest};
 
 use super::{Kernel, XskQueue};
 use crate::af_xdp::rings::TX_METADATA;
@@ -54,12 +54,14 @@ impl Requests {
     }
 
     /// Looks whether this completed frame's time was asked for, and told.
-    pub(super) fn complete(&mut self, geometry: &Geometry, addr: u64) {
-        let Some(at) = self.sent.iter().position(|sent| sent.addr == addr) else { return };
+    pub(super) fn complete(&mut self, geometry: &Geometry, index: FrameIndex) {
+        let Some(at) = self.sent.iter().position(|sent| geometry.index_of(sent.addr) == index) else {
+            return;
+        };
         let sent = self.sent.swap_remove(at);
-        // SAFETY: the address is one that this queue has sent, as a packet of one byte or more, and that came back:
-        // the frame is ours. It is forgotten, so that its place in the completion ring stays the only owner.
-        let frame = ManuallyDrop::new(unsafe { geometry.frame(addr, 1) });
+        // SAFETY: the address is one that this queue has sent, as a packet of one byte or more, and its frame came back:
+        // it is ours. It is forgotten, so that its place on the way to the pool stays the only owner.
+        let frame = ManuallyDrop::new(unsafe { geometry.frame(sent.addr, 1) });
         let timestamp_ns = frame.tx_timestamp_or_request();
         let is_told = timestamp_ns != sent.before
             && self.told.try_push(TxTimestamp { token: sent.token, timestamp_ns }).is_ok();

@@ -309,17 +309,20 @@ fn a_ring_that_holds_more_than_is_out_is_not_taken_back() {
 /// not close it again, which would abort the process if it happened on the way out of the first one.
 #[test]
 fn a_queue_whose_close_panicked_is_dropped_in_silence() {
-    let pool = Mempool::builder().frames(512).hugepages(Hugepages::Off).cores(1).build().unwrap();
-    let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
-    let (mut queue, mut hand) = by_hand(pool, &mut cache, 64);
-    cache.alloc_packets(&mut burst, 1, 60);
-    assert_eq!(queue.tx_burst(&mut cache, &mut burst), 1);
-    hand.complete_addrs(&[pool.geometry().umem_bytes()]);
-    let closing = std::panic::AssertUnwindSafe(|| queue.close(&mut cache));
-    let message = *std::panic::catch_unwind(closing).unwrap_err().downcast::<&str>().unwrap();
-    assert!(message.contains("not in the UMEM"), "{message}");
-    assert_eq!(queue.close(&mut cache).retired, 64 + 1);
-    drop(queue);
+    let pool = Mempool::builder().frames(777).hugepages(Hugepages::Off).cores(1).build().unwrap();
+    // The first one that is outside; one whose index has bits beyond those of an index; the last one.
+    for addr in [pool.geometry().umem_bytes(), 1 << (32 + pool.geometry().addr_shift()), u64::MAX] {
+        let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
+        let (mut queue, mut hand) = by_hand(pool, &mut cache, 64);
+        cache.alloc_packets(&mut burst, 1, 60);
+        assert_eq!(queue.tx_burst(&mut cache, &mut burst), 1);
+        hand.complete_addrs(&[addr]);
+        let closing = std::panic::AssertUnwindSafe(|| queue.close(&mut cache));
+        let message = *std::panic::catch_unwind(closing).unwrap_err().downcast::<&str>().unwrap();
+        assert!(message.contains("not in the UMEM"), "{message}");
+        assert_eq!(queue.close(&mut cache).retired, 64 + 1);
+        drop(queue);
+    }
 }
 
 /// The same with packets of several frames: they come whole, and not with what is left of others, or are counted once;
