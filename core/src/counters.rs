@@ -26,8 +26,8 @@ pub enum DropReason {
     DeviceGone,
     /// The packet lay in the TX ring when the port closed and was not sent.
     TxUnsent,
-    /// The kernel took the packet and dropped it: the device was not ready, as without a carrier (`EBUSY` of a kick in
-    /// copy mode).
+    /// The kernel took the packet and dropped it: the device was not ready, as without a carrier, or had no room, as a
+    /// veth whose peer's ring or backlog is full (`EBUSY` of a kick in copy mode).
     TxDropped,
     /// The kernel refused the TX descriptor: frames, not packets (`tx_invalid_descs` of `struct xdp_statistics`).
     TxInvalid,
@@ -124,7 +124,10 @@ impl DropReason {
                 "metadata=yes takes 32 bytes in front of each packet: use frames that were not prepended to so far, or \
                  metadata=no",
             ),
-            Self::TxDropped => Some("the device was not ready to send: is there a carrier? See: ip link"),
+            Self::TxDropped => Some(
+                "the device was not ready to send: is there a carrier? See: ip link. A veth also drops what its peer has no \
+                 room for: packets come faster than the peer's program or kernel takes them",
+            ),
             Self::TxEmpty
             | Self::TxNoEnd
             | Self::DeviceGone
