@@ -5,7 +5,7 @@
 //!
 //! Closing a zero-copy socket only asks for the end of its queue. The kernel does the rest later, in one work item under
 //! the lock of all devices (net/xdp/xsk_buff_pool.c, xp_release_deferred and xp_clear_dev): the driver stops the queue
-//! and unmaps the frames (`XDP_SETUP_XSK_POOL` without a pool), and only then the queue is free for another socket. Until
+//! (`XDP_SETUP_XSK_POOL` without a pool), and only then the queue is free for another socket. Until
 //! it is, bind(2), which takes the same lock, says EBUSY (xp_assign_dev looks for a pool on the queue before anything else).
 //! So a bind that succeeds comes after the driver's last access to a frame.
 
@@ -22,30 +22,26 @@ use super::sys;
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 const RELEASE_RETRY: Duration = Duration::from_millis(2);
 
-/// Bytes of the memory that the socket must have.
-const PAGE_BYTES: usize = 4096;
 /// Slots of its rings.
 const SLOTS: u32 = 1;
 
-#[repr(align(4096))]
-struct Page(#[allow(dead_code, reason = "the kernel only wants to have it")] [u8; PAGE_BYTES]);
-
 /// A socket that can be bound to a queue once nobody has it.
 pub(super) struct Release {
-    // Closed before the page goes.
+    // Closed before the memory goes, which the kernel only wants to have.
     socket: OwnedFd,
-    _page: Box<Page>,
+    _memory: Box<[u8]>,
     address: libc::sockaddr_xdp,
 }
 
 impl Release {
     /// Makes it, while the process still has the right to: later, binding takes none.
     pub(super) fn prepare(interface: u32, queue: u32) -> io::Result<Self> {
-        let (socket, page) = (sys::socket()?, Box::new(Page([0; PAGE_BYTES])));
+        let (socket, page_bytes) = (sys::socket()?, sys::page_bytes());
+        let (memory, page_at) = with_a_page(page_bytes);
         let umem = libc::xdp_umem_reg {
-            addr: (&raw const *page) as u64,
-            len: PAGE_BYTES as u64,
-            chunk_size: PAGE_BYTES as u32,
+            addr: memory[page_at..].as_ptr() as u64,
+            len: page_bytes as u64,
+            chunk_size: page_bytes as u32,
             headroom: 0,
             flags: 0,
             tx_metadata_len: 0,
@@ -62,7 +58,7 @@ impl Release {
             sxdp_queue_id: queue,
             sxdp_shared_umem_fd: 0,
         };
-        Ok(Self { socket, _page: page, address })
+        Ok(Self { socket, _memory: memory, address })
     }
 
     /// Waits, within a bound, until the driver has let go. Returns whether that is certain: it is not if another
@@ -78,5 +74,31 @@ impl Release {
             }
             thread::sleep(RELEASE_RETRY);
         }
+    }
+}
+
+/// Memory in which a page of the machine lies whole, and where: the kernel registers whole pages only, which are larger
+/// than 4 KiB on some machines (xdp_umem_reg in net/xdp/xdp_umem.c).
+fn with_a_page(page_bytes: usize) -> (Box<[u8]>, usize) {
+    let memory = vec![0_u8; 2 * page_bytes - 1].into_boxed_slice();
+    let page_at = memory.as_ptr().align_offset(page_bytes);
+    (memory, page_at)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_any_machine_lies_whole_in_the_memory() {
+        for page_bytes in [4096, 16_384, 65_536, sys::page_bytes()] {
+            // Wherever the allocator puts it.
+            let memories: Vec<_> = (0..8).map(|_| with_a_page(page_bytes)).collect();
+            for (memory, page_at) in &memories {
+                let page = &memory[*page_at..][..page_bytes];
+                assert!(page.as_ptr().addr().is_multiple_of(page_bytes), "{page_bytes}: {page_at}");
+            }
+        }
+        assert!(sys::page_bytes() >= 4096);
     }
 }

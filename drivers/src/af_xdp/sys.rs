@@ -179,6 +179,13 @@ pub(super) fn kick_tx(fd: BorrowedFd<'_>) -> io::Result<()> {
     check(result as i32).map(drop)
 }
 
+/// Bytes of a page of the machine (sysconf(3)).
+pub(super) fn page_bytes() -> usize {
+    // SAFETY: sysconf takes no pointer.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).expect("every Linux tells the size of its pages")
+}
+
 /// Waits until every CPU has left the code that it ran in the kernel when this was called
 /// (membarrier(2), MEMBARRIER_CMD_GLOBAL: an RCU grace period). Afterwards no XDP program that was
 /// detached before is still running. Returns whether the kernel did so: it refuses on machines with
