@@ -1,0 +1,83 @@
+//! What the loopback device counts, and answers of the kernel that a device may not give.
+
+use std::net::UdpSocket;
+
+use super::*;
+
+fn link_of(counts: &[(usize, u64)]) -> Link {
+    let mut link = [0; LINK_WORDS];
+    for (at, count) in counts {
+        link[*at] = *count;
+    }
+    link
+}
+
+/// Every network namespace has a loopback device, and it counts what it sends as received.
+#[test]
+fn the_loopback_device_counts_what_is_sent_over_it() {
+    let index = crate::af_xdp::Interface::lookup("lo").unwrap().index;
+    let device = Device::look(index, Mode::Generic).expect("Linux 4.7 and newer tell");
+    device.begin();
+    let socket = UdpSocket::bind("127.0.0.1:0");
+    let Ok(socket) = socket else { return }; // The device is down.
+    for _ in 0..10 {
+        socket.send_to(&[0], socket.local_addr().unwrap()).unwrap();
+    }
+    let counts = device.counts();
+    assert!(*counts.rx_packets.start() >= 10 && counts.tx_packets >= 10, "{counts:?}");
+    assert!(!counts.is_gone);
+    // What comes after the end counts as sent, but not as received while the program was there.
+    device.end();
+    device.ended();
+    let ended = device.counts();
+    for _ in 0..10 {
+        socket.send_to(&[0], socket.local_addr().unwrap()).unwrap();
+    }
+    let later = device.counts();
+    assert_eq!(later.rx_packets, ended.rx_packets);
+    assert!(later.tx_packets >= ended.tx_packets + 10);
+}
+
+#[test]
+fn a_device_that_is_not_there_tells_nothing() {
+    assert!(Device::look(u32::MAX >> 1, Mode::Native).is_none());
+}
+
+#[test]
+fn counts_are_those_between_the_programs_coming_and_going() {
+    let seen = Seen {
+        start: (link_of(&[(RX_PACKETS, 100), (RX_DROPPED, 7)]), link_of(&[(RX_PACKETS, 103)])),
+        statistics: BTreeMap::from([("rx_queue_drops".to_owned(), 5), ("rx_dropped".to_owned(), 1)]),
+        end: (Some(link_of(&[(RX_PACKETS, 1000)])), Some(link_of(&[(RX_PACKETS, 1005), (RX_DROPPED, 9)]))),
+        last: link_of(&[(RX_PACKETS, 2000), (RX_DROPPED, 20), (TX_PACKETS, 50), (TX_DROPPED, 3)]),
+        last_statistics: BTreeMap::from([("rx_queue_drops".to_owned(), 9), ("rx_dropped".to_owned(), 99)]),
+    };
+    let counts = seen.counts(Mode::Native, false);
+    assert_eq!((counts.rx_packets.clone(), counts.rx_dropped_of_these), (897..=905, 2));
+    assert_eq!((counts.tx_packets, counts.tx_dropped), (50, 3));
+    let losses: Vec<_> = counts.losses.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+    assert_eq!(losses, [("rx_dropped", 13), ("rx_queue_drops", 4), ("tx_dropped", 3)]);
+    assert_eq!(seen.counts(Mode::Generic, true).rx_dropped_of_these, 0);
+    assert!(seen.counts(Mode::Generic, true).is_gone);
+
+    // While the program is there, both ends are now; and a driver that begins again does not make counts fall
+    // below 0.
+    let seen = Seen { end: (None, None), last: link_of(&[(RX_PACKETS, 50)]), ..seen };
+    assert_eq!(seen.counts(Mode::Native, false).rx_packets, 0..=0);
+}
+
+#[test]
+fn answers_that_are_cut_short_tell_nothing() {
+    let mut answer = vec![0; 28];
+    answer[4..6].copy_from_slice(&libc::RTM_NEWSTATS.to_ne_bytes());
+    // Padding, then the counts.
+    answer.extend([4_u16.to_ne_bytes(), 0_u16.to_ne_bytes()].concat());
+    answer.extend([(4 + LINK_WORDS as u16 * 8).to_ne_bytes(), 1_u16.to_ne_bytes()].concat());
+    answer.extend((0..LINK_WORDS as u64).flat_map(u64::to_ne_bytes));
+    assert_eq!(link_in(&answer), Some(std::array::from_fn(|at| at as u64)));
+    for len in 0..answer.len() {
+        assert_eq!(link_in(&answer[..len]), None, "{len} bytes");
+    }
+    answer[4..6].copy_from_slice(&(libc::NLMSG_ERROR as u16).to_ne_bytes());
+    assert_eq!(link_in(&answer), None);
+}
