@@ -16,7 +16,10 @@ use std::{
     io,
     ops::RangeInclusive,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use super::{
@@ -214,28 +217,39 @@ fn netlink_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// What the kernel counts of an interface (`IFLA_STATS_LINK_64`); `None` if it is gone. Callers take turns: the answer
-/// is that to the last question.
+/// What the kernel counts of an interface (`IFLA_STATS_LINK_64`); `None` if it is gone, or the answer was lost.
 fn link(netlink: &OwnedFd, index: u32) -> Option<Link> {
+    let number = ask(netlink, index)?;
+    let mut answer = [0_u8; 4096];
+    loop {
+        // SAFETY: the kernel writes at most the answer's length. It answers before the question's call returns.
+        let len = unsafe {
+            libc::recv(netlink.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
+        };
+        let answer = answer.get(..usize::try_from(len).ok()?)?;
+        // Answers to questions before are old: a call that was to fetch one has failed.
+        if answer.get(8..12) == Some(&number.to_ne_bytes()) {
+            return link_in(answer);
+        }
+    }
+}
+
+/// Asks for that, and returns the number of the question, which the answer bears.
+fn ask(netlink: &OwnedFd, index: u32) -> Option<u32> {
     const IFLA_STATS_LINK_64: u32 = 1;
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    // Relaxed: only that numbers differ counts.
+    let number = ASKED.fetch_add(1, Ordering::Relaxed);
     // struct nlmsghdr, then struct if_stats_msg (linux/netlink.h, linux/if_link.h), in words of 4 bytes.
     let kind_and_flags =
         [libc::RTM_GETSTATS.to_ne_bytes(), (libc::NLM_F_REQUEST as u16).to_ne_bytes()].concat();
     let kind_and_flags = u32::from_ne_bytes(kind_and_flags.try_into().ok()?);
-    let question = [28, kind_and_flags, 0, 0, 0, index, 1 << (IFLA_STATS_LINK_64 - 1)];
-    let mut answer = [0_u8; 4096];
+    let question = [28, kind_and_flags, number, 0, 0, index, 1 << (IFLA_STATS_LINK_64 - 1)];
     // SAFETY: the kernel reads the question; a netlink socket that is not connected sends to the kernel.
     let sent = unsafe {
         libc::send(netlink.as_raw_fd(), question.as_ptr().cast(), size_of_val(&question), libc::MSG_DONTWAIT)
     };
-    if sent != size_of_val(&question) as isize {
-        return None;
-    }
-    // SAFETY: the kernel writes at most the answer's length. It answers before the question's call returns.
-    let len = unsafe {
-        libc::recv(netlink.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
-    };
-    link_in(answer.get(..usize::try_from(len).ok()?)?)
+    (sent == size_of_val(&question) as isize).then_some(number)
 }
 
 /// Finds the counts in an answer of rtnetlink's.
@@ -272,15 +286,22 @@ fn statistics(control: &OwnedFd, name: &str) -> Option<BTreeMap<String, u64>> {
     let mut values = vec![0; 2 + room * 2];
     values[..2].copy_from_slice(&[ETHTOOL_GSTATS, count[4]]);
     ethtool_on(control, name, &mut values).ok()?;
-    if strings[2] != values[1] || values[1] as usize > room {
-        return None; // They have changed in between: the next look tells.
+    losses_in(count[4], &strings, &values)
+}
+
+/// Finds the losses in a driver's answers, names and values, of which it had said that it has `said`. `None` if it has
+/// others by now, or gives none at all: the next look tells.
+fn losses_in(said: u32, strings: &[u32], values: &[u32]) -> Option<BTreeMap<String, u64>> {
+    let (count, room) = (strings[2], (values.len() as u32 - 2) / 2);
+    if count != values[1] || count < said || count > room {
+        return None;
     }
     let names = strings[3..].as_chunks::<STRING_WORDS>().0.iter().map(|words| text_of(words));
     let values = values[2..].as_chunks().0.iter().map(|[one, other]| {
         let (one, other) = (one.to_ne_bytes(), other.to_ne_bytes());
         u64::from_ne_bytes(std::array::from_fn(|at| if at < 4 { one[at] } else { other[at - 4] }))
     });
-    Some(losses::sum(names.zip(values).take(strings[2] as usize)))
+    Some(losses::sum(names.zip(values).take(count as usize)))
 }
 
 #[cfg(all(test, not(loom)))]

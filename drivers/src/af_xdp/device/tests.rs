@@ -81,3 +81,40 @@ fn answers_that_are_cut_short_tell_nothing() {
     answer[4..6].copy_from_slice(&(libc::NLMSG_ERROR as u16).to_ne_bytes());
     assert_eq!(link_in(&answer), None);
 }
+
+/// A question whose answer nobody fetched, as when that call failed: the next answer is not taken for it.
+#[test]
+fn an_answer_that_was_left_is_not_taken_for_a_later_one() {
+    let index = crate::af_xdp::Interface::lookup("lo").unwrap().index;
+    let netlink = netlink_socket().unwrap();
+    let before = link(&netlink, index).unwrap();
+    ask(&netlink, index).unwrap();
+    ask(&netlink, u32::MAX >> 1).unwrap(); // Its answer is an error.
+    let Ok(socket) = UdpSocket::bind("127.0.0.1:0") else { return }; // The device is down.
+    for _ in 0..10 {
+        socket.send_to(&[0], socket.local_addr().unwrap()).unwrap();
+    }
+    assert!(since(&link(&netlink, index).unwrap(), &before, TX_PACKETS) >= 10);
+}
+
+#[test]
+fn statistics_that_a_driver_does_not_give_are_not_zero() {
+    let name = |text: &str| -> [u32; STRING_WORDS] {
+        let mut bytes = [0; STRING_WORDS * 4];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        std::array::from_fn(|at| u32::from_ne_bytes(bytes[at * 4..][..4].try_into().unwrap()))
+    };
+    let answers = |count, of_values| {
+        let strings = [&[0, 0, count][..], &name("rx_drops"), &name("tx_drops")].concat();
+        let [three, four] = [3_u64, 4].map(|value| {
+            let bytes = value.to_ne_bytes();
+            [0, 4].map(|at| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap()))
+        });
+        let values = [&[0, of_values][..], &three, &four].concat();
+        losses_in(2, &strings, &values)
+    };
+    assert_eq!(answers(2, 2), Some(BTreeMap::from([("rx_drops".to_owned(), 3), ("tx_drops".to_owned(), 4)])));
+    for (names, values) in [(0, 0), (1, 1), (2, 1), (1, 2), (3, 3)] {
+        assert_eq!(answers(names, values), None, "{names} names, {values} values");
+    }
+}
