@@ -346,7 +346,13 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        self.state.get_mut().expect("no panic under this lock").take_off();
+        let state = self.state.get_mut().expect("no panic under this lock");
+        if state.link.is_some() {
+            // No queue has detached; see there.
+            state.take_off();
+            wait_for_programs_to_end();
+            state.device.iter().for_each(|device| device.ended());
+        }
     }
 }
 

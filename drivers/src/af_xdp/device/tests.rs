@@ -1,8 +1,13 @@
 //! What the loopback device counts, and answers of the kernel that a device may not give.
 
-use std::net::UdpSocket;
+use std::{iter, net::UdpSocket, os::fd::AsFd, sync::Arc};
 
 use super::*;
+use crate::af_xdp::{
+    Interface,
+    program::{Program, Variant},
+    rights, sys,
+};
 
 fn link_of(counts: &[(usize, u64)]) -> Link {
     let mut link = [0; LINK_WORDS];
@@ -15,7 +20,7 @@ fn link_of(counts: &[(usize, u64)]) -> Link {
 /// Every network namespace has a loopback device, and it counts what it sends as received.
 #[test]
 fn the_loopback_device_counts_what_is_sent_over_it() {
-    let index = crate::af_xdp::Interface::lookup("lo").unwrap().index;
+    let index = Interface::lookup("lo").unwrap().index;
     let device = Device::look(index, Mode::Generic).expect("Linux 4.7 and newer tell");
     device.begin();
     let socket = UdpSocket::bind("127.0.0.1:0");
@@ -85,7 +90,7 @@ fn answers_that_are_cut_short_tell_nothing() {
 /// A question whose answer nobody fetched, as when that call failed: the next answer is not taken for it.
 #[test]
 fn an_answer_that_was_left_is_not_taken_for_a_later_one() {
-    let index = crate::af_xdp::Interface::lookup("lo").unwrap().index;
+    let index = Interface::lookup("lo").unwrap().index;
     let netlink = netlink_socket().unwrap();
     let before = link(&netlink, index).unwrap();
     ask(&netlink, index).unwrap();
@@ -116,5 +121,34 @@ fn statistics_that_a_driver_does_not_give_are_not_zero() {
     assert_eq!(answers(2, 2), Some(BTreeMap::from([("rx_drops".to_owned(), 3), ("tx_drops".to_owned(), 4)])));
     for (names, values) in [(0, 0), (1, 1), (2, 1), (1, 2), (3, 3)] {
         assert_eq!(answers(names, values), None, "{names} names, {values} values");
+    }
+}
+
+/// The end of the program is the end of the count in whatever way it comes: also where no queue has taken it off.
+#[test]
+fn a_program_that_goes_with_its_port_ends_the_count() {
+    // In a network namespace of this thread's own, which goes with it: nobody else has a program there.
+    let count = std::thread::spawn(|| {
+        // SAFETY: unshare takes no pointer, and a new network namespace leaves all else as it is.
+        if !rights::missing().is_empty() || unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 {
+            return None;
+        }
+        let interface = Interface::lookup("lo").unwrap();
+        let program = Program::load(&interface, 1, Variant::Frags).unwrap();
+        let socket = sys::socket().unwrap();
+        let attachment = program.serve(&interface, iter::once((0, socket.as_fd()))).unwrap();
+        let device = Arc::new(Device::look(interface.index, Mode::Generic).unwrap());
+        program.attach(&attachment, &interface, Mode::Generic).unwrap();
+        device.begin();
+        attachment.look_at(device.clone());
+        drop(attachment);
+        let seen = device.seen();
+        Some([seen.end.0.is_some(), seen.end.1.is_some()])
+    });
+    if let Some(ends) = count.join().unwrap() {
+        assert_eq!(ends, [true; 2]);
+    } else {
+        assert!(std::env::var_os("SHEAFIO_NO_SKIP").is_none(), "it takes rights");
+        println!("skipped: a_program_that_goes_with_its_port_ends_the_count: rights are missing");
     }
 }
