@@ -38,6 +38,26 @@ fn a_port_opens_and_closes_20_times_in_one_process() {
     assert!(!netns.has_xdp("ve0"));
 }
 
+/// What a pool can have and the kernel does not take is named with what it takes; kernels differ.
+#[test]
+fn a_headroom_that_the_kernel_refuses_is_named() {
+    if !can_make_networks("a_headroom_that_the_kernel_refuses_is_named") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    netns.enter(|| {
+        for headroom in [1344, 1345, 1728] {
+            let pool = Mempool::builder().frames(512).headroom(headroom).hugepages(Hugepages::Off);
+            let pool = pool.build().unwrap();
+            let Err(error) = af_xdp::open("ve0", pool) else { continue };
+            let error = error.to_string();
+            assert!(headroom > 1344, "{error}");
+            let named = format!("A headroom of {headroom} bytes leaves too little of frames of 2048 bytes");
+            assert!(error.contains(&named) && error.contains("at most 1344"), "{error}");
+        }
+    });
+}
+
 /// xdp-tools#364, #287: no bpffs is needed, and the same number of interface in two namespaces does not matter.
 #[test]
 fn interfaces_of_one_number_in_two_namespaces_do_not_collide() {

@@ -81,7 +81,7 @@ impl MempoolBuilder {
     }
 
     /// Bytes that stay free before each packet, besides the 256 that the kernel keeps (XDP headroom):
-    /// 0 (default) to `frame_size - 320`.
+    /// 0 (default) to `frame_size - 320`. For AF_XDP newer kernels take at most `frame_size - 704` (Linux 6.18.44).
     #[must_use]
     pub fn headroom(mut self, bytes: u32) -> Self {
         self.headroom = bytes;

@@ -89,13 +89,21 @@ pub(super) struct MemoryAsk {
     pub(super) locked_kib: u64,
     /// RLIMIT_MEMLOCK, in KiB.
     pub(super) limit_kib: u64,
-    /// Bytes of a frame.
+    /// Bytes of a frame, and of the room that it leaves in front of a packet, besides the kernel's own.
     pub(super) frame_bytes: u32,
+    pub(super) headroom_bytes: u32,
 }
+
+/// What the kernel wants of a frame besides the headroom that is asked for: its own (`XDP_PACKET_HEADROOM`), the room
+/// behind a packet for what holds its fragments (`struct skb_shared_info`, 320 bytes as a rule), and at least 128 bytes
+/// of packet (xdp_umem_reg in net/xdp/xdp_umem.c). Measured: Linux 6.18.44 takes a headroom of 1,344 of 2,048 bytes.
+/// Older kernels want less.
+const WANTED_OF_A_FRAME: u32 = 256 + 320 + 128;
 
 /// What helps if the kernel refuses the packet memory.
 pub(super) fn of_memory(error: &io::Error, ask: MemoryAsk, process: &Process) -> String {
-    let MemoryAsk { kib, locked_kib, limit_kib, frame_bytes } = ask;
+    let MemoryAsk { kib, locked_kib, limit_kib, frame_bytes, headroom_bytes } = ask;
+    let most_headroom = frame_bytes.saturating_sub(WANTED_OF_A_FRAME);
     match error.raw_os_error() {
         // xdp_umem_account_pages in net/xdp/xdp_umem.c.
         Some(libc::ENOBUFS) => {
@@ -127,6 +135,18 @@ pub(super) fn of_memory(error: &io::Error, ask: MemoryAsk, process: &Process) ->
         }
         Some(libc::ENOMEM) => {
             format!("The memory can't be held in place. Take fewer frames. {}", out_of_memory(process))
+        }
+        Some(libc::EINVAL) if headroom_bytes > most_headroom => {
+            let mut text = format!(
+                "A headroom of {headroom_bytes} bytes leaves too little of frames of {frame_bytes} bytes for kernel {}: \
+                 newer ones keep 320 bytes behind a packet for themselves, and take a headroom of at most \
+                 {most_headroom}. Ask for less headroom",
+                process.kernel
+            );
+            if frame_bytes < 4096 {
+                _ = write!(text, ", or for frames of 4096 bytes, which leave {}", 4096 - WANTED_OF_A_FRAME);
+            }
+            text
         }
         other => of_call(other, process),
     }

@@ -235,7 +235,8 @@ fn refused_memory(interface: &Interface, queue: u32, geometry: &Geometry, source
     let (interface, process) = (interface.name.clone(), Process::look());
     let (kib, limit_kib) = (geometry.umem_bytes() >> 10, memlock_limit_bytes() >> 10);
     let locked_kib = REGISTERED_KIB.load(Ordering::Relaxed);
-    let ask = MemoryAsk { kib, locked_kib, limit_kib, frame_bytes: geometry.frame_bytes() };
+    let (frame_bytes, headroom_bytes) = (geometry.frame_bytes(), geometry.headroom_bytes());
+    let ask = MemoryAsk { kib, locked_kib, limit_kib, frame_bytes, headroom_bytes };
     let remedy = cause::of_memory(&source, ask, &process);
     match source.raw_os_error() {
         Some(libc::ENOBUFS | libc::ENOMEM) => {

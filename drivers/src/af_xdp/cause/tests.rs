@@ -113,7 +113,7 @@ fn the_program_and_the_rings_name_what_the_kernel_lacks() {
 #[test]
 fn locked_memory_is_told_with_what_is_needed_and_what_fits() {
     let say = |kib, locked_kib, limit_kib| {
-        let ask = MemoryAsk { kib, locked_kib, limit_kib, frame_bytes: 2048 };
+        let ask = MemoryAsk { kib, locked_kib, limit_kib, frame_bytes: 2048, headroom_bytes: 0 };
         of_memory(&error(libc::ENOBUFS), ask, &process())
     };
     let one = say(32_768, 0, 8192);
@@ -125,10 +125,26 @@ fn locked_memory_is_told_with_what_is_needed_and_what_fits() {
     let shared = say(4096, 0, 8192);
     has(&shared, &["other programs of this user", "ulimit -l 12288"]);
     assert!(!shared.contains("fit"), "{shared}");
-    let ask = MemoryAsk { kib: 4096, locked_kib: 0, limit_kib: 0, frame_bytes: 2048 };
+    let ask = MemoryAsk { kib: 4096, locked_kib: 0, limit_kib: 0, frame_bytes: 2048, headroom_bytes: 0 };
     has(&of_memory(&error(libc::ENOMEM), ask, &process()), &["fewer frames", "free -m"]);
     has(&of_memory(&error(libc::EPERM), ask, &process()), &["nothing was found"]);
     assert!(!of_memory(&error(libc::ENOBUFS), ask, &process()).contains("fit"));
+}
+
+#[test]
+fn a_headroom_that_is_too_large_for_the_kernel_is_named_with_what_it_takes() {
+    let say = |frame_bytes, headroom_bytes| {
+        let ask = MemoryAsk { kib: 4096, locked_kib: 0, limit_kib: 0, frame_bytes, headroom_bytes };
+        of_memory(&error(libc::EINVAL), ask, &process())
+    };
+    let parts =
+        ["1345 bytes", "frames of 2048", "kernel 6.18.4", "at most 1344", "of 4096 bytes, which leave 3392"];
+    has(&say(2048, 1345), &parts);
+    has(&say(4096, 3400), &["3400 bytes", "at most 3392"]);
+    assert!(!say(4096, 3400).contains("or for frames"));
+    for fits in [0, 1344] {
+        assert!(!say(2048, fits).contains("headroom"));
+    }
 }
 
 #[test]
