@@ -20,7 +20,11 @@ fn network() -> (Netns, Veth) {
 
 /// How many ask for promiscuous mode of `ve0`, as the kernel counts them.
 fn promiscuity(netns: &Netns) -> u64 {
-    let text = netns.ip(&["-d", "-j", "link", "show", "dev", "ve0"]);
+    promiscuity_of(netns, "ve0")
+}
+
+fn promiscuity_of(netns: &Netns, interface: &str) -> u64 {
+    let text = netns.ip(&["-d", "-j", "link", "show", "dev", interface]);
     let links: serde_json::Value = serde_json::from_str(&text).unwrap();
     links[0]["promiscuity"].as_u64().unwrap()
 }
@@ -66,7 +70,7 @@ fn promiscuous_mode_is_counted_and_asked_for_only_by_those_who_want_it() {
     if !can_make_networks("promiscuous_mode_is_counted_and_asked_for_only_by_those_who_want_it") {
         return;
     }
-    let (netns, veth) = network();
+    let (netns, _veth) = network();
     let pool = Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap();
     netns.enter(|| {
         let port = af_xdp::open("ve0", pool).unwrap();
@@ -82,13 +86,18 @@ fn promiscuous_mode_is_counted_and_asked_for_only_by_those_who_want_it() {
         assert_eq!(promiscuity(&netns), 1);
         netns.ip(&["link", "set", "ve0", "promisc", "off"]);
 
-        // Native mode is refused at this MTU of the peer, when all else has been done.
-        veth.peer.ip(&["link", "set", "ve1", "mtu", "9000"]);
-        let spec: PortSpec = "ve0,mode=native,frags=no,promisc=yes".parse().unwrap();
-        if let Ok(port) = Ports::new(pool).open(&spec) {
-            drop(port); // A kernel that takes it.
-        }
-        assert_eq!(promiscuity(&netns), 0);
+        // Native mode is refused where the peer has more TX queues than there are RX queues, when all else has been done.
+        let other = Veth::new(&netns, "vf0", "10.0.1.1", 2);
+        netns.run("ethtool", &["-L", "vf0", "rx", "1"]);
+        let spec: PortSpec = "vf0,mode=native,promisc=yes".parse().unwrap();
+        let error = Ports::new(pool).open(&spec).err().expect("it is refused").to_string();
+        assert!(error.contains("The peer of a veth must not have more TX queues than vf0 has RX"), "{error}");
+        assert_eq!(promiscuity_of(&netns, "vf0"), 0);
+        // It would have been asked for.
+        other.peer.run("ethtool", &["-L", "ve1", "tx", "1"]);
+        let port = Ports::new(pool).open(&spec).ok().unwrap();
+        assert_eq!(promiscuity_of(&netns, "vf0"), 1);
+        drop(port);
     });
     assert_eq!(pool.audit().unwrap().home, 1024);
 }
