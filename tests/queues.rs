@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sheafio_drivers::af_xdp::{self, Config};
+use sheafio_mempool::{Hugepages, Mempool};
 use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio};
 
 const PEER: &str = "10.0.0.1";
@@ -108,6 +110,36 @@ fn ports_share_one_registration_of_the_packet_memory() {
         assert_eq!(ended.retired(), 0);
     }
     drop(right);
+}
+
+/// A port that waits until its queue is free does not keep another port's socket open, whose packet memory it would share.
+#[test]
+fn a_port_that_waits_for_its_queue_lets_another_one_close() {
+    if !can_make_networks("a_port_that_waits_for_its_queue_lets_another_one_close") {
+        return;
+    }
+    let under_test = Netns::new("fwd");
+    let _left = Veth::new(&under_test, "ve0", PEER, 1);
+    let _right = Veth::new(&under_test, "vf0", OURS, 1);
+    let [pool, other] =
+        [1024; 2].map(|frames| Mempool::builder().frames(frames).hugepages(Hugepages::Off).build().unwrap());
+    under_test.enter(|| {
+        let left = af_xdp::open("ve0", pool).unwrap();
+        let holder = af_xdp::open("vf0", other).unwrap();
+        // In the same network namespace; the program of the one that holds the queue does not keep it from waiting.
+        let waiting = thread::spawn(|| {
+            let config = Config { force: true, ..Config::default() };
+            af_xdp::open_with("vf0", &config, pool).map(drop).map_err(|error| error.to_string())
+        });
+        thread::sleep(Duration::from_millis(300));
+        drop(left);
+        let left = af_xdp::open("ve0", pool).unwrap();
+        assert!(!waiting.is_finished(), "the closed queue was free only when nobody waited any more");
+        drop(holder);
+        waiting.join().unwrap().unwrap();
+        drop(left);
+    });
+    assert_eq!([pool, other].map(|pool| pool.audit().unwrap().home), [1024; 2]);
 }
 
 /// Busy polling sets the device up for it and puts its settings back; packets flow all the same.

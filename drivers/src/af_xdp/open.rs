@@ -253,9 +253,9 @@ fn bind(
     let mut sockets: Vec<(Arc<Socket>, rings::Rings)> = Vec::new();
     for &queue in queues {
         let (socket, rings) = match (sockets.first(), &of_another_port) {
-            (Some((first, _)), _) => open(queue, &Umem::Share(first))?,
+            (Some((first, _)), _) => open(queue, &Umem::Share(&Arc::downgrade(first)))?,
             (None, Some(other)) => match open(queue, &Umem::Share(other)) {
-                // The kernel would force its copy mode upon this device, which can't do that.
+                // The kernel would force its copy mode upon this device, which can't do that; or the other is closed by now.
                 Err(DriverError::Bind { .. }) => open(queue, &Umem::Register)?,
                 shared => shared?,
             },

@@ -9,7 +9,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
     sync::{
-        Arc, OnceLock,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -83,10 +83,11 @@ pub(super) struct Ask {
     pub(super) driver_frames: usize,
 }
 
-/// A socket's UMEM is its own, or that of a socket which is bound already.
+/// A socket's UMEM is its own, or that of a socket which is bound already. That one may be another port's, which may close
+/// it at any time: so it is held in the moments of system calls only, not while a queue is waited for.
 pub(super) enum Umem<'a> {
     Register,
-    Share(&'a Socket),
+    Share(&'a Weak<Socket>),
 }
 
 impl Socket {
@@ -113,10 +114,14 @@ impl Socket {
             }
         };
         let fd = sys::socket().map_err(call("opening an AF_XDP socket"))?;
+        let refused = |source| refused_bind(interface, queue, geometry, ask, source);
         let (registered, tx_metadata) = match umem {
             Umem::Register => register(fd.as_fd(), geometry, ask.metadata)
                 .map_err(|source| refused_memory(interface, queue, geometry, source))?,
-            Umem::Share(first) => (first.registered.clone(), first.tx_metadata),
+            Umem::Share(first) => {
+                let first = still_open(first).map_err(refused)?;
+                (first.registered.clone(), first.tx_metadata)
+            }
         };
         for (option, ring) in [
             (libc::XDP_UMEM_FILL_RING, "making the fill ring"),
@@ -133,8 +138,7 @@ impl Socket {
                 "asking for busy polling (SO_PREFER_BUSY_POLL, Linux 5.11; busy_poll=no does without)",
             ))?;
         }
-        let has_frags = bind(fd.as_fd(), interface, queue, umem, ask)?
-            .map_err(|source| refused_bind(interface, queue, geometry, ask, source))?;
+        let has_frags = bind(fd.as_fd(), interface, queue, umem, ask)?.map_err(refused)?;
 
         let options: u32 =
             sys::option(fd.as_fd(), libc::XDP_OPTIONS).map_err(call("asking for the copy mode"))?;
@@ -289,17 +293,17 @@ fn bind(
     let frags = if ask.frags == Frags::No { 0 } else { libc::XDP_USE_SG };
     // A second socket takes the mode of the first; the kernel refuses to be told it again.
     let (flags, shared) = match umem {
-        Umem::Register => (libc::XDP_USE_NEED_WAKEUP | copy | frags, 0),
-        Umem::Share(first) => (libc::XDP_SHARED_UMEM, first.as_fd().as_raw_fd() as u32),
+        Umem::Register => (libc::XDP_USE_NEED_WAKEUP | copy | frags, None),
+        Umem::Share(first) => (libc::XDP_SHARED_UMEM, Some(*first)),
     };
     let mut address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
         sxdp_flags: flags,
         sxdp_ifindex: interface.index,
         sxdp_queue_id: queue,
-        sxdp_shared_umem_fd: shared,
+        sxdp_shared_umem_fd: 0,
     };
-    let mut bound = bind_when_free(fd, interface, queue, &address)?;
+    let mut bound = bind_when_free(fd, interface, address, shared)?;
     // EINVAL: the kernel does not know the flag. EOPNOTSUPP: the driver has no such zero-copy.
     if let Err(libc::EINVAL | libc::EOPNOTSUPP) =
         bound.as_ref().map_err(|error| error.raw_os_error().unwrap_or(0))
@@ -307,25 +311,35 @@ fn bind(
         && address.sxdp_flags & frags != 0
     {
         address.sxdp_flags &= !frags;
-        bound = bind_when_free(fd, interface, queue, &address)?;
+        bound = bind_when_free(fd, interface, address, shared)?;
     }
-    let has_frags = match umem {
-        Umem::Register => address.sxdp_flags & frags != 0,
-        Umem::Share(first) => first.frames_a_packet > 1,
-    };
-    Ok(bound.map(|()| has_frags))
+    Ok(bound.map(|shares_frags| shares_frags.unwrap_or(address.sxdp_flags & frags != 0)))
 }
 
-/// Binds, after waiting within a bound while the queue is busy.
+/// A socket whose packet memory is to be shared, if it is not closed by now.
+fn still_open(socket: &Weak<Socket>) -> io::Result<Arc<Socket>> {
+    socket.upgrade().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+}
+
+/// Binds, after waiting within a bound while the queue is busy. With a socket whose packet memory is `shared`, tells
+/// whether that allows packets in several frames.
 fn bind_when_free(
     fd: BorrowedFd<'_>,
     interface: &Interface,
-    queue: u32,
-    address: &libc::sockaddr_xdp,
-) -> Result<io::Result<()>, DriverError> {
-    let start = Instant::now();
+    mut address: libc::sockaddr_xdp,
+    shared: Option<&Weak<Socket>>,
+) -> Result<io::Result<Option<bool>>, DriverError> {
+    let (start, queue) = (Instant::now(), address.sxdp_queue_id);
+    let mut try_once = || {
+        let shared = shared.map(still_open).transpose()?;
+        if let Some(first) = &shared {
+            address.sxdp_shared_umem_fd = first.as_fd().as_raw_fd() as u32;
+        }
+        sys::bind(fd, &address)?;
+        Ok(shared.map(|first| first.frames_a_packet > 1))
+    };
     loop {
-        let bound = sys::bind(fd, address);
+        let bound: io::Result<_> = try_once();
         if !bound.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
             return Ok(bound);
         }

@@ -27,10 +27,9 @@ pub(super) fn note(pool: &'static Mempool, socket: &Arc<Socket>) {
 
 /// Sockets whose registration of the pool's memory a port can share; the kernel may still refuse it.
 /// `has_zero_copy`: whether the port's driver can do without copies, as far as is known.
-pub(super) fn shareable(pool: &'static Mempool, ask: Ask, has_zero_copy: bool) -> Option<Arc<Socket>> {
+pub(super) fn shareable(pool: &'static Mempool, ask: Ask, has_zero_copy: bool) -> Option<Weak<Socket>> {
     let registered = REGISTERED.lock().expect("no panic under this lock");
-    let of_pool = registered.iter().filter(|(of, _)| *of == address(pool));
-    of_pool.filter_map(|(_, socket)| socket.upgrade()).find(|socket| {
+    let is_fit = |socket: &Socket| {
         let is_same_copy = match (ask.copy, socket.zero_copy) {
             (CopyMode::Copy, is_zero_copy) => !is_zero_copy,
             (CopyMode::ZeroCopy, is_zero_copy) => is_zero_copy,
@@ -40,7 +39,10 @@ pub(super) fn shareable(pool: &'static Mempool, ask: Ask, has_zero_copy: bool) -
         let has_same_frags = (ask.frags != Frags::No) == (socket.ask.frags != Frags::No);
         let can_not = ask.frags == Frags::Yes && socket.frames_a_packet == 1;
         is_same_copy && has_same_frags && !can_not && ask.metadata == socket.ask.metadata
-    })
+    };
+    let mut of_pool = registered.iter().filter(|(of, _)| *of == address(pool));
+    let fit = of_pool.find(|(_, socket)| socket.upgrade().is_some_and(|socket| is_fit(&socket)));
+    fit.map(|(_, socket)| socket.clone())
 }
 
 fn address(pool: &'static Mempool) -> usize {
