@@ -268,6 +268,7 @@ fn packets_wait_for_a_link_that_is_down_and_come_back_at_close() {
     }
     let totals = queue.counters().totals();
     assert_eq!((totals.tx_packets, totals.drops(DropReason::TxFull)), (64, 36));
+    assert!(queue.counters().sends_in_poll());
     let system_calls = wire.lock().unwrap().statistics.system_calls;
     for _ in 0..1000 {
         send(&mut queue, 0);
@@ -280,6 +281,7 @@ fn packets_wait_for_a_link_that_is_down_and_come_back_at_close() {
         send(&mut queue, 0);
     }
     assert_eq!(wire.lock().unwrap().statistics.sent, 64);
+    assert!(!queue.counters().sends_in_poll());
 
     wire.lock().unwrap().is_down = true;
     send(&mut queue, 30);

@@ -160,6 +160,8 @@ pub struct QueueCounters {
     drops: [AtomicU64; DropReason::ALL.len()],
     /// 1 once the device is gone for good.
     gone: AtomicU32,
+    /// 1 while poll(2) on the queue would send.
+    sends_in_poll: AtomicU32,
 }
 
 impl QueueCounters {
@@ -218,6 +220,17 @@ impl QueueCounters {
     /// Whether the queue's device is gone for good.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed) != 0
+    }
+
+    /// Says whether poll(2) on the queue's descriptor would send packets, which then tells nobody what became of them.
+    pub fn set_sends_in_poll(&self, sends: bool) {
+        // Relaxed, here and below: the lcore that polls the queue sleeps on it too.
+        self.sends_in_poll.store(u32::from(sends), Ordering::Relaxed);
+    }
+
+    /// Whether poll(2) on the queue's descriptor would send packets: an lcore sleeps without it then.
+    pub fn sends_in_poll(&self) -> bool {
+        self.sends_in_poll.load(Ordering::Relaxed) != 0
     }
 
     /// The counts as they are now.

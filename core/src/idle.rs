@@ -1,6 +1,8 @@
 //! What an lcore does in a poll that found nothing.
 
-use std::{os::fd::RawFd, time::Duration};
+use std::{os::fd::RawFd, sync::Arc, time::Duration};
+
+use crate::QueueCounters;
 
 /// How an lcore passes the time when there is no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,9 @@ impl IdlePolicy {
 
 /// The longest sleep: how late an lcore may see a raised stop flag.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
+/// What an lcore waits on: a descriptor, and the counters of the queue that it is of.
+pub(crate) type Wait = (RawFd, Option<Arc<QueueCounters>>);
+
 /// The longest sleep where packets can come that end no sleep. A ring of 1,024 slots takes as long to fill at
 /// 10 million packets/s.
 const UNWAITED_SLEEP: Duration = Duration::from_micros(100);
@@ -36,19 +41,23 @@ pub(crate) struct Idler {
     sleep_after: u64,
     longest: Duration,
     waits: Vec<libc::pollfd>,
+    /// Of each of these.
+    queues: Vec<Option<Arc<QueueCounters>>>,
 }
 
 impl Idler {
-    /// `has_unwaited`: some queue is not among the descriptors.
-    pub(crate) fn new(policy: IdlePolicy, fds: &[RawFd], has_unwaited: bool) -> Self {
-        let waits: Vec<_> =
-            fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
+    /// `has_unwaited`: some queue is not among what is waited on.
+    pub(crate) fn new(policy: IdlePolicy, waits: &[Wait], has_unwaited: bool) -> Self {
+        let (waits, queues): (Vec<_>, _) = waits
+            .iter()
+            .map(|(fd, queue)| (libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }, queue.clone()))
+            .unzip();
         let sleep_after = match policy {
             IdlePolicy::Adaptive { empty_polls } if !waits.is_empty() => empty_polls.into(),
             _ => NEVER,
         };
         let longest = if has_unwaited { UNWAITED_SLEEP } else { LONGEST_SLEEP };
-        Self { empty_polls: 0, sleep_after, longest, waits }
+        Self { empty_polls: 0, sleep_after, longest, waits, queues }
     }
 
     /// There was work: the count of empty polls starts again.
@@ -78,7 +87,21 @@ impl Idler {
 
     #[cold]
     fn sleep(&mut self) {
-        if wait(&mut self.waits, self.longest) == 0 {
+        // Where poll(2) would send, and not tell what became of it, the queue's own calls are to do so, soon.
+        let mut longest = self.longest;
+        for (wait, queue) in self.waits.iter_mut().zip(&self.queues) {
+            if queue.as_ref().is_some_and(|queue| queue.sends_in_poll()) {
+                wait.fd = !wait.fd;
+                longest = longest.min(UNWAITED_SLEEP);
+            }
+        }
+        self.sleep_within(longest);
+        // poll(2) leaves out what is negative; the next sleep asks all again.
+        self.waits.iter_mut().filter(|wait| wait.fd < 0).for_each(|wait| wait.fd = !wait.fd);
+    }
+
+    fn sleep_within(&mut self, longest: Duration) {
+        if wait(&mut self.waits, longest) == 0 {
             return;
         }
         let is_dead = |wait: &libc::pollfd| {
@@ -88,12 +111,10 @@ impl Idler {
         if self.waits.iter().any(|wait| wait.revents != 0 && !is_dead(wait)) {
             return;
         }
-        // What is dead is ready at once, always, and would burn the CPU: sleep on the others alone. poll(2) leaves
-        // out what is negative. It may come back to life, as a packet socket does when its link is up again, so
-        // the next sleep asks it once more.
+        // What is dead is ready at once, always, and would burn the CPU: sleep on the others alone. It may come back
+        // to life, as a packet socket does when its link is up again, so the next sleep asks it once more.
         self.waits.iter_mut().filter(|wait| is_dead(wait)).for_each(|wait| wait.fd = !wait.fd);
-        wait(&mut self.waits, self.longest);
-        self.waits.iter_mut().filter(|wait| wait.fd < 0).for_each(|wait| wait.fd = !wait.fd);
+        wait(&mut self.waits, longest);
     }
 }
 
@@ -125,7 +146,7 @@ mod tests {
         let (dead, writer) = std::io::pipe().unwrap();
         drop(writer); // Always ready, with POLLHUP.
         let (alive, mut writer) = std::io::pipe().unwrap();
-        let mut idler = Idler::new(ADAPTIVE, &[dead.as_raw_fd(), alive.as_raw_fd()], false);
+        let mut idler = Idler::new(ADAPTIVE, &[(dead.as_raw_fd(), None), (alive.as_raw_fd(), None)], false);
         idler.longest = Duration::from_secs(10);
         let late = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
@@ -141,7 +162,22 @@ mod tests {
     #[test]
     fn a_queue_that_can_not_be_waited_on_shortens_the_sleep() {
         let (reader, _writer) = std::io::pipe().unwrap();
-        let longest = |has_unwaited| Idler::new(ADAPTIVE, &[reader.as_raw_fd()], has_unwaited).longest;
+        let longest =
+            |has_unwaited| Idler::new(ADAPTIVE, &[(reader.as_raw_fd(), None)], has_unwaited).longest;
         assert_eq!([longest(true), longest(false)], [UNWAITED_SLEEP, LONGEST_SLEEP]);
+    }
+
+    #[test]
+    fn a_queue_that_would_send_in_poll_is_not_asked() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"x").unwrap(); // Always ready.
+        let queue = Arc::new(QueueCounters::default());
+        let mut idler = Idler::new(ADAPTIVE, &[(reader.as_raw_fd(), Some(queue.clone()))], false);
+        for sends in [true, false, true] {
+            queue.set_sends_in_poll(sends);
+            idler.sleep();
+            assert_eq!(idler.waits[0].revents == 0, sends);
+            assert_eq!(idler.waits[0].fd, reader.as_raw_fd());
+        }
     }
 }

@@ -12,7 +12,8 @@ use std::{
 use sheafio_mempool::{Mempool, PoolCache, sync::add};
 
 use crate::{
-    CoreError, IdlePolicy, LcoreCounters, LcoreTotals, Queue, QueueCounters, Stop, cpus, cycles, idle::Idler,
+    CoreError, IdlePolicy, LcoreCounters, LcoreTotals, Queue, QueueCounters, Stop, cpus, cycles,
+    idle::{Idler, Wait},
 };
 
 /// How many polls go by between two looks at the clock; a look costs as much as a small burst.
@@ -23,7 +24,7 @@ const POLLS_A_CLOCK: u32 = 256;
 pub struct Lcore {
     cpu: u32,
     idle: IdlePolicy,
-    fds: Vec<RawFd>,
+    waits: Vec<Wait>,
     served: Vec<Arc<QueueCounters>>,
     has_unwaited: bool,
     duration: Option<Duration>,
@@ -51,7 +52,7 @@ impl Lcore {
         Ok(Self {
             cpu,
             idle: IdlePolicy::Spin,
-            fds: Vec::new(),
+            waits: Vec::new(),
             served: Vec::new(),
             has_unwaited: false,
             duration: None,
@@ -75,7 +76,7 @@ impl Lcore {
     pub fn serves<'a>(mut self, queues: impl IntoIterator<Item = &'a dyn Queue>) -> Self {
         for queue in queues {
             match queue.wait_fd() {
-                Some(fd) => self.fds.push(fd),
+                Some(fd) => self.waits.push((fd, Some(queue.counters().clone()))),
                 None => self.has_unwaited = true,
             }
             self.served.push(queue.counters().clone());
@@ -86,7 +87,7 @@ impl Lcore {
     /// Adds a descriptor of another kind that an adaptive lcore waits on.
     #[must_use]
     pub fn wait_on(mut self, fds: impl IntoIterator<Item = RawFd>) -> Self {
-        self.fds.extend(fds);
+        self.waits.extend(fds.into_iter().map(|fd| (fd, None)));
         self
     }
 
@@ -146,7 +147,7 @@ impl Lcore {
         // A time beyond what the clock can tell never comes.
         let end = self.duration.and_then(|duration| Instant::now().checked_add(duration));
         let limit = self.packets.unwrap_or(u64::MAX);
-        let mut idler = Idler::new(self.idle, &self.fds, self.has_unwaited);
+        let mut idler = Idler::new(self.idle, &self.waits, self.has_unwaited);
         let mut rests = false;
         let counters = &*self.counters;
         let mut packets = 0;

@@ -58,6 +58,7 @@ impl<K: Kernel> XskQueue<K> {
         cache.retire(retired as usize);
         (self.with_rx, self.with_tx, self.lost, self.fill_target) = (0, 0, 0, 0);
         (self.gone, self.tx_waits) = (true, false);
+        self.counters.set_sends_in_poll(false);
         self.publish_held();
         let closed = Closed { returned: held - retired, retired };
         self.closed = Some(closed);
