@@ -7,7 +7,12 @@ mod others;
 
 use std::{fmt::Write, io};
 
-use super::{CopyMode, Frags, Mode, driver::Driver, interface::Interface, process::Process};
+use super::{
+    CopyMode, Frags, Mode,
+    driver::Driver,
+    interface::{Interface, LINK_HEADER_BYTES},
+    process::Process,
+};
 
 pub(super) use others::{Attached, of_attached, of_queue};
 
@@ -159,6 +164,8 @@ pub(super) struct BindAsk {
     pub(super) frags: Frags,
     pub(super) ring: u32,
     pub(super) frame_bytes: u32,
+    /// Of these, for a packet.
+    pub(super) data_bytes: u32,
 }
 
 /// What helps if a queue can't be bound.
@@ -200,7 +207,7 @@ pub(super) fn of_bind(
             "{} refuses zero-copy for this queue as it is set up now{}: {}{without}. See: dmesg",
             name_of(driver),
             settings(ask, interface, driver),
-            smaller_rings(ask.ring, name, driver)
+            smaller_packets(ask, interface).unwrap_or_else(|| smaller_rings(ask.ring, name, driver))
         ),
         Some(libc::EINVAL) => {
             format!("{name} had {} queues a moment ago; see: ethtool -l {name}", interface.rx_queues)
@@ -218,6 +225,19 @@ fn settings(ask: BindAsk, interface: &Interface, driver: &Driver) -> String {
     }
     text.push(')');
     text
+}
+
+/// A driver that takes one frame a packet wants frames that hold a packet; so does the kernel on its behalf in
+/// later versions.
+fn smaller_packets(ask: BindAsk, interface: &Interface) -> Option<String> {
+    let (name, mtu, holds) = (&interface.name, interface.mtu, ask.data_bytes);
+    (mtu + LINK_HEADER_BYTES > holds).then(|| {
+        let larger = if ask.frame_bytes < 4096 { "frames of 4096 bytes (--frame-size 4096), or " } else { "" };
+        let fits = holds - LINK_HEADER_BYTES;
+        format!(
+            "a frame holds {holds} bytes, too few for packets of MTU {mtu}, try {larger}ip link set dev {name} mtu {fits}; or "
+        )
+    })
 }
 
 /// Some drivers want our rings to be no larger than theirs.

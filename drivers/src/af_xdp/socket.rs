@@ -361,7 +361,8 @@ fn refused_bind(
     source: io::Error,
 ) -> DriverError {
     let Ask { ring, copy, frags, .. } = ask;
-    let bind = BindAsk { copy, frags, ring, frame_bytes: geometry.frame_bytes() };
+    let (frame_bytes, data_bytes) = (geometry.frame_bytes(), geometry.data_bytes());
+    let bind = BindAsk { copy, frags, ring, frame_bytes, data_bytes };
     let remedy = cause::of_bind(&source, bind, interface, &Driver::of(interface), &Process::look());
     DriverError::Bind { interface: interface.name.clone(), queue, copy: copy.name(), source, remedy }
 }

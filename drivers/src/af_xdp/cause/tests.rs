@@ -149,7 +149,7 @@ fn a_headroom_that_is_too_large_for_the_kernel_is_named_with_what_it_takes() {
 
 #[test]
 fn a_bind_that_fails_names_driver_features_and_rings() {
-    let ask = |copy| BindAsk { copy, frags: Frags::Auto, ring: 2048, frame_bytes: 2048 };
+    let ask = |copy| BindAsk { copy, frags: Frags::Auto, ring: 2048, frame_bytes: 2048, data_bytes: 1792 };
     let say =
         |number, copy, driver: &Driver| of_bind(&error(number), ask(copy), &interface(), driver, &process());
     let zero = CopyMode::ZeroCopy;
@@ -177,8 +177,19 @@ fn a_bind_that_fails_names_driver_features_and_rings() {
     let words = say(libc::EINVAL, zero, &Driver { rings: Some(fixed), ..with_rings.clone() });
     assert!(words.contains("ring=512") && !words.contains("ethtool -G"), "{words}");
     let large = HardwareRings { rx: 4096, rx_max: 4096, tx: 4096, tx_max: 4096 };
+    let with_small_rings = with_rings.clone();
     let words = say(libc::EINVAL, zero, &Driver { rings: Some(large), ..with_rings });
     assert!(words.contains("4096 for rx") && !words.contains("larger than its own"), "{words}");
+
+    let large_packets = |frame_bytes| {
+        let ask = BindAsk { frame_bytes, data_bytes: frame_bytes - 256, ..ask(zero) };
+        let interface = Interface { mtu: 9000, ..interface() };
+        of_bind(&error(libc::EINVAL), ask, &interface, &with_small_rings, &process())
+    };
+    let words = large_packets(4096);
+    has(&words, &["holds 3840 bytes", "MTU 9000", "ip link set dev eth7 mtu 3822; or use copy=auto"]);
+    assert!(!words.contains("larger than its own") && !words.contains("--frame-size"), "{words}");
+    has(&large_packets(2048), &["--frame-size 4096", "mtu 1774"]);
 
     has(&say(libc::EINVAL, CopyMode::Copy, &driver(None)), &["eth7 had 4 queues", "ethtool -l eth7"]);
     has(&say(libc::ENETDOWN, zero, &driver(None)), &["ip link set dev eth7 up"]);
