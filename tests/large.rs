@@ -41,7 +41,7 @@ impl Network {
         let fwd = Fwd::start(&self.under_test, &[&["-p", &ports[0], "-p", &ports[1]], args].concat());
         let (left, right) = (socket(&self.left.peer, LEFT), socket(&self.right.peer, RIGHT));
         let (to_left, to_right) = (left.local_addr().unwrap(), right.local_addr().unwrap());
-        let patience = Some(Duration::from_secs(1));
+        let patience = Some(Duration::from_secs(3));
         left.set_read_timeout(patience).unwrap();
         right.set_read_timeout(patience).unwrap();
         for (number, len) in (0..).zip(lens) {

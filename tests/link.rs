@@ -10,7 +10,7 @@ use sheafio_mempool::{Hugepages, Mempool};
 use sheafio_tests::{Fwd, Netns, Veth, can_make_networks};
 
 /// The longest that the end of a killed process may take: far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn network() -> (Netns, Veth) {
     let under_test = Netns::new("fwd");

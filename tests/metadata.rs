@@ -11,7 +11,7 @@ use sheafio_mempool::{Burst, Hugepages, Mempool, PoolCache, RxMetadata};
 use sheafio_tests::{Netns, PacketSocket, Veth, can_make_networks};
 
 const PEER: &str = "10.0.0.1";
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn network(mtu: &str) -> (Netns, Veth) {
     let under_test = Netns::new("fwd");

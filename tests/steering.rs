@@ -23,7 +23,7 @@ use sheafio_tests::{Fwd, Netns, PacketSocket, Veth, can_make_networks};
 
 const PEER: &str = "10.0.0.1";
 /// The longest that anything may take: far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn network() -> (Netns, Veth) {
     let under_test = Netns::new("steer");

@@ -29,7 +29,7 @@ use sheafio_tests::{Netns, PacketSocket, Veth};
 
 const MODES: [Mode; 2] = [Mode::Native, Mode::Generic];
 /// The longest that anything may take: far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// What the kernel has in its own queues at most, between the peer and us: below that, nothing is lost there.
 const IN_KERNEL: u64 = 64;
 

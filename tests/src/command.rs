@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::Netns;
 
 /// The longest that anything in a test may take: far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A file in the folder that cargo builds into.
 fn built(name: &str) -> PathBuf {

@@ -9,7 +9,7 @@ use std::{
 use crate::Netns;
 
 /// The longest that a packet may take: far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A socket in a namespace, with room for every packet that a test sends before it reads.
 ///

@@ -42,6 +42,17 @@ pub fn can_make_networks(test: &str) -> bool {
     false
 }
 
+/// Whether the running kernel is of this version or a newer one; if not, notes what the test misses in it: no failure
+/// where `SHEAFIO_NO_SKIP` is set, for a newer kernel of the guest's runs the test.
+#[must_use]
+pub fn kernel_has(test: &str, major: u32, minor: u32, what: &str) -> bool {
+    let has = kernel_is_at_least(major, minor);
+    if !has {
+        note(test, &format!("kernels before {major}.{minor} lack it: {what}"));
+    }
+    has
+}
+
 /// Whether the running kernel is of this version or a newer one.
 ///
 /// # Panics
@@ -60,6 +71,10 @@ pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
 /// Where `SHEAFIO_NO_SKIP` is set.
 pub fn skip(test: &str, why: &str) {
     assert!(std::env::var_os("SHEAFIO_NO_SKIP").is_none(), "{test} can't run: {why}");
+    note(test, why);
+}
+
+fn note(test: &str, why: &str) {
     println!("skipped: {test}: {why}");
     if let Some(path) = std::env::var_os("SHEAFIO_SKIPPED") {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
