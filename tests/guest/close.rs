@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The longest that packets may take to come: far above what they take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 const FRAMES: u64 = 4096;
 /// Slots of our rings: far more than those of the NICs, 256, so that a driver does not run out of frames.
 const RING: u32 = 1024;
@@ -28,15 +28,14 @@ const RING: u32 = 1024;
 const OURS: u16 = 9;
 const OTHERS: u16 = 10;
 
-/// Rounds of each test: more on demand.
-fn rounds() -> u32 {
-    std::env::var("SHEAFIO_CLOSE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(2)
+/// Rounds of what is repeated: `tests/guest/run --all` has more of them, and more still on demand.
+pub(crate) fn rounds() -> u32 {
+    std::env::var("SHEAFIO_CLOSE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
 }
 
 /// Runs `work` while the left peer sends all the time, from many ports, to ours and to others.
 fn under_flood<T>(nics: &Nics, work: impl FnOnce() -> T) -> T {
-    let neighbour = ["neigh", "replace", RIGHT, "lladdr", &nics.mac(1), "dev", &nics.interface(0)];
-    nics.left.ip(&[&neighbour[..], &["nud", "permanent"]].concat());
+    nics.send_to_port();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let flood = scope.spawn(|| {

@@ -3,8 +3,10 @@
 //! Owns: the guest's NICs. Never does: run elsewhere; there each test says that it was skipped. Invariant: every
 //! run of the command ends with every frame accounted for.
 
+mod account;
 mod close;
 mod features;
+mod large;
 mod link;
 mod netdev;
 mod nics;
@@ -227,7 +229,7 @@ fn zero_copy_closes_under_load_and_opens_again() {
     }
     for driver in zero_copy_drivers() {
         let nics = Nics::new(driver);
-        for round in 0..5 {
+        for round in 0..=close::rounds() {
             let fwd = nics.forward(",copy=zerocopy", &[]);
             assert!(nics.pings(1), "{driver}, round {round}");
             let load = Fwd::start_program(&nics.left, "ping".into(), &["-q", "-f", "-w", "20", RIGHT]);

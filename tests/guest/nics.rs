@@ -16,7 +16,7 @@ use sheafio_tests::{Fwd, Netns, datagram, receive_numbers, socket, succeeds};
 pub(crate) const LEFT: &str = "10.0.0.1";
 pub(crate) const RIGHT: &str = "10.0.0.2";
 /// The longest that a link may take to come up: far above what it takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Datagrams that are on their way at one time. Emulated NICs have short rings and slow ends.
 const AT_ONCE: u32 = 16;
 
@@ -42,6 +42,8 @@ pub(crate) struct Nics {
     pub(crate) left: Netns,
     pub(crate) right: Netns,
     driver: &'static str,
+    /// Another MTU than Ethernet's was set, and goes back with the NICs.
+    has_other_mtu: bool,
 }
 
 impl Nics {
@@ -52,6 +54,7 @@ impl Nics {
             left: Netns::new("left"),
             right: Netns::new("right"),
             driver,
+            has_other_mtu: false,
         };
         for number in 0..4 {
             let (netns, interface) = (nics.netns(number), nics.interface(number));
@@ -73,6 +76,21 @@ impl Nics {
     /// The name of a NIC: 0 and 3 are the peers', 1 and 2 are under test.
     pub(crate) fn interface(&self, number: u32) -> String {
         format!("{}{number}", self.driver)
+    }
+
+    /// Sets the MTU of all four, which many drivers reset their NIC for.
+    pub(crate) fn set_mtu(&mut self, mtu: &str) {
+        self.has_other_mtu = true;
+        for number in 0..4 {
+            self.netns(number).ip(&["link", "set", &self.interface(number), "mtu", mtu]);
+        }
+        self.wait_for_links();
+    }
+
+    /// Tells the left peer that the right one's IP address is that of a NIC under test, so that it asks nobody.
+    pub(crate) fn send_to_port(&self) {
+        let neighbour = ["neigh", "replace", RIGHT, "lladdr", &self.mac(1), "dev", &self.interface(0)];
+        self.left.ip(&[&neighbour[..], &["nud", "permanent"]].concat());
     }
 
     /// Sets how many queues the NICs under test have; returns whether they can have so many.
@@ -97,8 +115,13 @@ impl Nics {
     /// `sheafio fwd` over both NICs under test; `options` go to both ports. Waits until the links are
     /// up again: many drivers reset their NIC when it gets an XDP program or a zero-copy socket.
     pub(crate) fn forward(&self, options: &str, args: &[&str]) -> Fwd {
+        self.forward_with(options, FRAME_BYTES, args)
+    }
+
+    /// The same with frames of so many bytes.
+    pub(crate) fn forward_with(&self, options: &str, frame_bytes: &str, args: &[&str]) -> Fwd {
         let ports = [1, 2].map(|number| format!("{}{options}", self.interface(number)));
-        let ports = ["-p", ports[0].as_str(), "-p", &ports[1], "--frame-size", FRAME_BYTES];
+        let ports = ["-p", ports[0].as_str(), "-p", &ports[1], "--frame-size", frame_bytes];
         let fwd = Fwd::start(&self.under_test, &[&ports, args].concat());
         self.wait_for_links();
         fwd
@@ -134,13 +157,23 @@ impl Nics {
 
     /// Packets that a NIC has received, as its driver counts them.
     pub(crate) fn received(&self, number: u32) -> u64 {
+        self.count(number, "rx")
+    }
+
+    /// Packets that it has sent.
+    pub(crate) fn sent(&self, number: u32) -> u64 {
+        self.count(number, "tx")
+    }
+
+    fn count(&self, number: u32, direction: &str) -> u64 {
         let interface = self.interface(number);
         let text = self.netns(number).ip(&["-s", "-j", "link", "show", "dev", &interface]);
         let links: serde_json::Value = serde_json::from_str(&text).unwrap();
-        links[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+        links[0]["stats64"][direction]["packets"].as_u64().unwrap()
     }
 
     /// Waits for what must come; the guest's drivers count some time later.
+    #[track_caller]
     pub(crate) fn wait_until(&self, done: impl Fn() -> bool) {
         let start = Instant::now();
         while !done() {
@@ -164,12 +197,19 @@ impl Nics {
     /// Sends `count` datagrams both ways, of every length up to an Ethernet packet's. All of them must arrive,
     /// whole.
     pub(crate) fn exchange(&self, count: u32) {
+        let lens: Vec<_> = (0..count as usize).map(|number| 4 + number * 37 % 1469).collect();
+        self.exchange_lens(&lens);
+    }
+
+    /// The same with datagrams of these lengths.
+    pub(crate) fn exchange_lens(&self, lens: &[usize]) {
         let (left, right) = (socket(&self.left, LEFT), socket(&self.right, RIGHT));
         let (to_left, to_right) = (left.local_addr().unwrap(), right.local_addr().unwrap());
+        let count = lens.len() as u32;
         for first in (0..count).step_by(AT_ONCE as usize) {
             let numbers: Vec<u32> = (first..count.min(first + AT_ONCE)).collect();
             for number in &numbers {
-                let packet = datagram(*number, 4 + (*number as usize * 37) % 1469);
+                let packet = datagram(*number, lens[*number as usize]);
                 left.send_to(&packet, to_right).unwrap();
                 right.send_to(&packet, to_left).unwrap();
             }
@@ -180,10 +220,15 @@ impl Nics {
 
     /// The first line that `sheafio fwd` prints of a port: what it was opened as.
     pub(crate) fn opened(&self, options: &str) -> String {
+        self.opened_with(options, FRAME_BYTES)
+    }
+
+    /// The same with frames of so many bytes.
+    pub(crate) fn opened_with(&self, options: &str, frame_bytes: &str) -> String {
         let port = format!("{}{options}", self.interface(1));
         let program = sheafio_tests::sheafio();
         let args =
-            ["fwd", "-p", &port, "--mode", "rxonly", "--duration", "100ms", "--frame-size", FRAME_BYTES];
+            ["fwd", "-p", &port, "--mode", "rxonly", "--duration", "100ms", "--frame-size", frame_bytes];
         let printed = self.under_test.run(program.to_str().expect("UTF-8"), &args);
         let line = printed.lines().find(|line| line.starts_with("port 0: "));
         line.unwrap_or_else(|| panic!("no port was told of: {printed}")).to_owned()
@@ -202,6 +247,9 @@ impl Drop for Nics {
     fn drop(&mut self) {
         for number in 0..4 {
             let (netns, interface) = (self.netns(number), self.interface(number));
+            if self.has_other_mtu {
+                netns.succeeds("ip", &["link", "set", &interface, "mtu", "1500"]);
+            }
             // With the namespace it would come back too, but some time later. Process 1 is in the initial one.
             succeeds("ip", &["-n", &netns.name, "link", "set", &interface, "netns", "1"]);
         }
