@@ -49,6 +49,11 @@ impl Refusal<'_> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &netns.name]).arg(crate::sheafio()).args(["fwd", "--json"]).args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Fwd::watch(self.refuse_to(&mut command).spawn().expect("ip can be started"))
+    }
+
+    /// Makes the program that a command starts find the call refused; installing that takes root.
+    pub fn refuse_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let mut filter = self.filter();
         let install = move || {
             let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
@@ -59,7 +64,6 @@ impl Refusal<'_> {
             if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
         };
         // SAFETY: between fork and exec there is only one system call, on memory that was allocated before.
-        let child = unsafe { command.pre_exec(install) }.spawn().expect("ip can be started");
-        Fwd::watch(child)
+        unsafe { command.pre_exec(install) }
     }
 }
