@@ -1,31 +1,23 @@
-//! The XDP program: load it, attach it as a BPF link.
+//! The XDP program: load it, attach it as a BPF link. `program/attachment.rs` is what it is from then on.
 //!
-//! Owns: the program, its map and its link. Never does: touch a socket or a ring. Invariant: the
+//! Owns: the program and its maps. Never does: touch a socket or a ring. Invariant: the
 //! program is attached only as a link, which the kernel takes off when this process ends, however
 //! it ends; nothing is pinned, so no bpffs is needed.
+
+mod attachment;
 
 use std::{
     io, mem,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-    sync::{Arc, Mutex},
+    sync::Mutex,
 };
 
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, set_print};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, set_print};
 use libbpf_sys as sys;
 
+pub(super) use self::attachment::Attachment;
 use super::{
-    Mode,
-    busy_poll::BusyPolling,
-    cause,
-    device::Device,
-    driver::Driver,
-    interface::Interface,
-    link::Promiscuous,
-    other::{Other, link_info},
-    process::Process,
-    rights,
-    steer::Steer,
-    sys::wait_for_programs_to_end,
+    Mode, cause, driver::Driver, interface::Interface, other::Other, process::Process, rights, steer::Steer,
 };
 use crate::DriverError;
 
@@ -87,25 +79,6 @@ pub(super) struct Program {
     key: u64,
     /// Why a variant that can do more was not loaded.
     refused: Option<String>,
-}
-
-/// What a port's queues share: the map of sockets, and the link by which the program is attached. The
-/// program is taken off with the last queue, or when this is dropped.
-pub(super) struct Attachment {
-    sockets: MapHandle,
-    state: Mutex<Attached>,
-}
-
-struct Attached {
-    link: Option<OwnedFd>,
-    /// Settings of the device that go back with the program.
-    polling: Option<BusyPolling>,
-    /// Looked at when the program is taken off.
-    device: Option<Arc<Device>>,
-    /// Ends with the program too.
-    promiscuous: Option<Promiscuous>,
-    /// Queues that are in the map.
-    queues: Vec<u32>,
 }
 
 impl Program {
@@ -228,16 +201,7 @@ impl Program {
         let map = sockets.try_for_each(put).and_then(|()| MapHandle::try_from(&map));
         let sockets =
             map.map_err(|error| load_error(interface, &error, "putting the sockets into its map"))?;
-        Ok(Attachment {
-            sockets,
-            state: Mutex::new(Attached {
-                link: None,
-                polling: None,
-                device: None,
-                promiscuous: None,
-                queues,
-            }),
-        })
+        Ok(Attachment::new(sockets, queues))
     }
 
     /// Attaches the program. Mode `Auto` is for the caller to resolve.
@@ -262,96 +226,10 @@ impl Program {
         match created {
             Ok(fd) => {
                 // SAFETY: the descriptor is new and nobody else's.
-                let link = unsafe { OwnedFd::from_raw_fd(fd) };
-                to.state.lock().expect("no panic under this lock").link = Some(link);
+                to.keep_link(unsafe { OwnedFd::from_raw_fd(fd) });
                 Ok(())
             }
             Err(error) => Err(why_not(interface, program, mode, &error)),
-        }
-    }
-}
-
-impl Attachment {
-    /// Puts settings of the device back when the program is taken off.
-    pub(super) fn keep(&self, polling: BusyPolling) {
-        self.state.lock().expect("no panic under this lock").polling = Some(polling);
-    }
-
-    /// Looks at the device when the program is taken off.
-    pub(super) fn look_at(&self, device: Arc<Device>) {
-        self.state.lock().expect("no panic under this lock").device = Some(device);
-    }
-
-    /// Ends promiscuous mode when the program is taken off.
-    pub(super) fn keep_promiscuous(&self, promiscuous: Promiscuous) {
-        self.state.lock().expect("no panic under this lock").promiscuous = Some(promiscuous);
-    }
-
-    /// Whether the device has settings that will be put back, which takes CAP_NET_ADMIN.
-    pub(super) fn has_changed_device(&self) -> bool {
-        let state = self.state.lock().expect("no panic under this lock");
-        state.polling.as_ref().is_some_and(BusyPolling::has_changed)
-    }
-
-    /// Takes a queue out of the map, and the program off with the last one; then waits until no CPU
-    /// runs the program as it was before. Returns whether that is certain.
-    pub(super) fn detach(&self, queue: u32) -> bool {
-        let mut state = self.state.lock().expect("no panic under this lock");
-        state.queues.retain(|served| *served != queue);
-        // That the entry is gone already, as after the device, is no error.
-        let deleted = self.sockets.delete(&queue.to_ne_bytes());
-        let is_out = deleted.err().is_none_or(|error| error.kind() == ErrorKind::NotFound);
-        if state.queues.is_empty() {
-            state.take_off();
-        }
-        // Outside of the lock would do, but another queue's wait is this one's too.
-        let is_quiet = wait_for_programs_to_end() && is_out;
-        state.device.iter().for_each(|device| device.ended());
-        is_quiet
-    }
-}
-
-impl Attached {
-    fn take_off(&mut self) {
-        if let Some(link) = self.link.take() {
-            self.device.iter().for_each(|device| device.end());
-            // SAFETY: the descriptor is a link's. That it is detached already is no error.
-            unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
-        }
-        self.polling = None;
-        self.promiscuous = None;
-    }
-}
-
-impl Attachment {
-    /// Whether someone else took the program off the interface. A link that was taken off, or whose interface is
-    /// gone, tells interface 0; what this process took off itself has no link any more.
-    pub(super) fn was_taken_off(&self) -> bool {
-        let state = self.state.lock().expect("no panic under this lock");
-        state.link.as_ref().is_some_and(|link| {
-            link_info(link.as_fd()).is_none_or(|info| {
-                // SAFETY: the link was made as one of type XDP, so this is the union's member.
-                unsafe { info.__bindgen_anon_1.xdp.ifindex == 0 }
-            })
-        })
-    }
-}
-
-impl Attachment {
-    /// Takes the program off, for a device that is ours no more.
-    pub(super) fn take_off(&self) {
-        self.state.lock().expect("no panic under this lock").take_off();
-    }
-}
-
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        let state = self.state.get_mut().expect("no panic under this lock");
-        if state.link.is_some() {
-            // No queue has detached; see there.
-            state.take_off();
-            wait_for_programs_to_end();
-            state.device.iter().for_each(|device| device.ended());
         }
     }
 }
