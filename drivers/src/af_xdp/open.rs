@@ -1,24 +1,28 @@
 //! Opening a port: look, bind, fill, map, attach; and back again if a step fails.
 //!
-//! Owns: the order of the steps. Never does: move packets. Invariant: the XDP program is attached only after
-//! every socket is bound, filled and in its map.
+//! Owns: the order of the steps; `open/bind.rs` chooses the copy mode, `open/warnings.rs` has the words. Never does:
+//! move packets. Invariant: the XDP program is attached only after every socket is bound, filled and in its map.
 
-use std::{
-    os::fd::AsFd,
-    sync::{Arc, Weak},
-};
+mod bind;
+mod warnings;
+
+use std::sync::{Arc, Weak};
 
 use sheafio_core::{Queue, QueueCounters};
 use sheafio_mempool::{Mempool, PoolCache, PoolError};
 
+pub(super) use self::warnings::not_opened;
+use self::{
+    bind::Bound,
+    warnings::{warnings_of, without_metadata},
+};
 use super::{
-    AfXdpPort, AfXdpQueue, Config, CopyMode, Frags, Mode, QueueSet, Steering,
+    AfXdpPort, AfXdpQueue, Config, Mode,
     busy_poll::BusyPolling,
     cause,
     config::check,
     device::Device,
-    driver::{has_zero_copy, zero_copy_frames},
-    interface::{Interface, LINK_HEADER_BYTES},
+    interface::Interface,
     kernel::LinuxKernel,
     life::Life,
     link::{Carrier, Promiscuous, Returning, wait_for_links},
@@ -28,10 +32,8 @@ use super::{
     queue::XskQueue,
     release::Release,
     rights::{self, Right},
-    rings,
-    socket::{Ask, Socket, Umem},
+    socket::Socket,
     steer::Steer,
-    umem,
 };
 use crate::DriverError;
 
@@ -92,11 +94,11 @@ pub(crate) fn open_at_once(
         }
         Err(error) => return Err(error),
     };
-    let Serving { queues, statistics, attachment, zero_copy, device, steer } = serving;
+    let Serving { queues, sockets, attachment, zero_copy, device, steer } = serving;
     let queues = queues.into_iter().map(Some).collect();
     let frame_bytes = pool.geometry().data_bytes();
     let queue_set = config.queues.clone();
-    let life = Life::new(&interface, queue_set, frame_bytes, statistics, attachment, device, steer.clone())?;
+    let life = Life::new(&interface, queue_set, frame_bytes, sockets, attachment, device, steer.clone())?;
     let numbers = config.queues.clone();
     let returning = carrier.and_then(|carrier| carrier.has_gone(&interface));
     Ok((AfXdpPort { interface, mode, zero_copy, warnings, queues, numbers, life, steer }, returning))
@@ -105,16 +107,17 @@ pub(crate) fn open_at_once(
 /// Queues that get packets.
 struct Serving {
     queues: Vec<AfXdpQueue>,
-    statistics: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
+    sockets: Vec<Counted>,
     attachment: Weak<Attachment>,
     zero_copy: bool,
     device: Option<Arc<Device>>,
     steer: Steer,
 }
 
-/// Binds a socket to each queue, fills the fill rings, puts the sockets into the program's map, and
-/// attaches it: so the first packet finds a frame. With `force`, a program that is in the way is taken
-/// off just before: not before the queues are known to be free. If a step fails, all is undone.
+/// A queue's socket, while the queue is open, and what counts its packets.
+pub(super) type Counted = (Weak<Socket>, Arc<QueueCounters>);
+
+/// Makes queues that get packets, in an order in which the first packet finds a frame. If a step fails, all is undone.
 fn serve(
     interface: &Interface,
     config: &Config,
@@ -122,91 +125,68 @@ fn serve(
     mode: Mode,
     warnings: &mut Vec<String>,
 ) -> Result<Serving, DriverError> {
+    // 1. Load the program; it sees no packet yet.
+    let program = load(interface, config, mode)?;
+    // 2. Bind a socket to each queue.
+    let bound = Bound::bind(interface, config, pool, mode, warnings)?;
+    let (zero_copy, tx_metadata) = (bound.zero_copy, bound.tx_metadata);
+    // 3. Put the sockets into the program's map.
+    let attachment = Arc::new(program.serve(interface, bound.by_queue(&config.queues))?);
+    // 4. Fill the fill rings.
+    let (queues, sockets) = fill(interface, config, pool, bound, &attachment, program.metadata_key())?;
+    // 5. Make the device ready: not before the queues are known to be free.
+    make_way(interface, config, &attachment, warnings)?;
+    // 6. Attach the program: packets come.
+    let device = attach(interface, mode, &program, &attachment)?;
+    if config.metadata {
+        warnings.extend(without_metadata(interface, mode, &program, tx_metadata));
+    }
+    let (attachment, steer) = (Arc::downgrade(&attachment), program.steer().clone());
+    Ok(Serving { queues, sockets, attachment, zero_copy, device, steer })
+}
+
+/// Loads the program that can do most of what is asked for, with its rules.
+fn load(interface: &Interface, config: &Config, mode: Mode) -> Result<Program, DriverError> {
     // A program that asks the device can be attached in native mode only.
     let variant = if config.metadata && mode == Mode::Native { Variant::Metadata } else { Variant::Frags };
     let program = Program::load(interface, config.queues.last() + 1, variant)?;
     program.steer().set(&config.steer)?;
-    // Generic mode reaches no zero-copy queue: its packets come from the kernel's own buffers.
-    let copy = match (mode, config.copy) {
-        (Mode::Generic, CopyMode::Auto) => CopyMode::Copy,
-        (_, copy) => copy,
-    };
-    let largest = interface.mtu + LINK_HEADER_BYTES;
-    let frags = match config.frags {
-        Frags::Auto if largest <= pool.geometry().data_bytes() => Frags::No,
-        frags => frags,
-    };
-    let ask = Ask {
-        ring: config.ring,
-        copy,
-        frags,
-        metadata: config.metadata,
-        busy_poll: config.busy_poll,
-        driver_frames: zero_copy_frames(interface),
-    };
-    let numbers = config.queues.numbers();
-    let sockets = match bind(interface, numbers, pool, ask) {
-        // The first queue may have got zero-copy, which the kernel then wants of all.
-        Err(error) if copy == CopyMode::Auto && numbers.len() > 1 && is_of_mode(&error) => {
-            let copied = bind(interface, numbers, pool, Ask { copy: CopyMode::Copy, ..ask })?;
-            warnings.push(format!("{error}; goes on in copy mode, which is slower"));
-            copied
-        }
-        sockets => sockets?,
-    };
-    let zero_copy = sockets.iter().all(|(socket, _)| socket.zero_copy);
-    if zero_copy && let Some(error) = interface.splits_packets(pool.geometry()) {
-        if config.copy == CopyMode::ZeroCopy {
-            return Err(error);
-        }
-        drop(sockets);
-        warnings.push(format!("{error}; goes on in copy mode, which is slower"));
-        let copied = Config { copy: CopyMode::Copy, ..config.clone() };
-        return serve(interface, &copied, pool, mode, warnings);
-    }
-    if zero_copy && let Some(warning) = interface.reuses_frames() {
-        if config.copy == CopyMode::ZeroCopy {
-            warnings.push(warning);
-        } else {
-            drop(sockets);
-            warnings.push(format!("{warning}. Goes on in copy mode"));
-            let copied = Config { copy: CopyMode::Copy, ..config.clone() };
-            return serve(interface, &copied, pool, mode, warnings);
-        }
-    }
-    if copy == CopyMode::Auto && !zero_copy && has_zero_copy(interface) == Some(true) {
-        warnings.push(format!(
-            "{}: its driver could do without copies, and the kernel copies all the same, which is slower: \
-             copy=zerocopy says why",
-            interface.name
-        ));
-    }
-    let frags = sockets.iter().all(|(socket, _)| socket.frames_a_packet > 1);
-    if !frags && largest > pool.geometry().data_bytes() {
-        let warning = too_large(interface, config.frags, pool.geometry().data_bytes());
-        if !warnings.contains(&warning) {
-            warnings.push(warning); // Not once more in generic mode.
-        }
-    }
-    let has_tx_metadata = sockets.iter().all(|(socket, _)| socket.tx_metadata);
-    let in_map = numbers.iter().copied().zip(sockets.iter().map(|(socket, _)| socket.as_fd()));
-    let attachment = Arc::new(program.serve(interface, in_map)?);
+    Ok(program)
+}
 
-    let fill = config.fill.unwrap_or(pool.frames() / 4 / config.queues.len()).min(config.ring);
-    let (mut queues, mut statistics) = (Vec::new(), Vec::new());
-    for (nth, (&number, (socket, rings))) in (0..).zip(numbers.iter().zip(sockets)) {
+/// Makes a queue of each socket, with frames in its fill ring.
+fn fill(
+    interface: &Interface,
+    config: &Config,
+    pool: &'static Mempool,
+    bound: Bound,
+    attachment: &Arc<Attachment>,
+    metadata_key: Option<u64>,
+) -> Result<(Vec<AfXdpQueue>, Vec<Counted>), DriverError> {
+    let frames = config.fill.unwrap_or(pool.frames() / 4 / config.queues.len()).min(config.ring);
+    let (mut queues, mut counted) = (Vec::new(), Vec::new());
+    for (nth, (&number, (socket, rings))) in (0..).zip(config.queues.numbers().iter().zip(bound.sockets)) {
         let mut cache = cache_of(pool, &config.cpus, nth)?;
         let weak = Arc::downgrade(&socket);
         // Without one, as where locked memory is short by a page, the frames stay retired at the end.
         let release = socket.zero_copy.then(|| Release::prepare(interface.index, number).ok()).flatten();
-        let (attachment, key) = (attachment.clone(), program.metadata_key());
-        let kernel = LinuxKernel::new(socket, attachment, number, key, release);
-        let mut queue = XskQueue::new(pool, rings, kernel, fill);
+        let kernel = LinuxKernel::new(socket, attachment.clone(), number, metadata_key, release);
+        let mut queue = XskQueue::new(pool, rings, kernel, frames);
         queue.fill_up(&mut cache);
-        statistics.push((weak, queue.counters().clone()));
+        counted.push((weak, queue.counters().clone()));
         queues.push(queue);
     }
+    Ok((queues, counted))
+}
 
+/// Takes off what stands in the program's way, if that was asked for, and sets the device as it should be while the
+/// program is there.
+fn make_way(
+    interface: &Interface,
+    config: &Config,
+    attachment: &Attachment,
+    warnings: &mut Vec<String>,
+) -> Result<(), DriverError> {
     if config.force
         && let Some(other) = Other::on(interface)
     {
@@ -221,53 +201,23 @@ fn serve(
     if config.promisc == Some(true) {
         attachment.keep_promiscuous(Promiscuous::start(interface)?);
     }
+    Ok(())
+}
+
+/// Attaches the program. Returns what the device counts from then on, if it tells.
+fn attach(
+    interface: &Interface,
+    mode: Mode,
+    program: &Program,
+    attachment: &Attachment,
+) -> Result<Option<Arc<Device>>, DriverError> {
     let device = Device::look(interface.index, mode).map(Arc::new);
-    program.attach(&attachment, interface, mode)?;
+    program.attach(attachment, interface, mode)?;
     if let Some(device) = &device {
         device.begin();
         attachment.look_at(device.clone());
     }
-    if config.metadata {
-        warnings.extend(without_metadata(interface, mode, &program, has_tx_metadata));
-    }
-    let steer = program.steer().clone();
-    Ok(Serving { queues, statistics, attachment: Arc::downgrade(&attachment), zero_copy, device, steer })
-}
-
-/// Whether a queue can't be bound because of the mode that was asked for, or that another queue has.
-fn is_of_mode(error: &DriverError) -> bool {
-    let DriverError::Bind { source, .. } = error else { return false };
-    matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
-}
-
-/// Binds a socket to each queue. They share one registration of the packet memory, that of another port if there
-/// is one that fits.
-fn bind(
-    interface: &Interface,
-    queues: &[u32],
-    pool: &'static Mempool,
-    ask: Ask,
-) -> Result<Vec<(Arc<Socket>, rings::Rings)>, DriverError> {
-    let open = |queue, umem: &Umem<'_>| Socket::open(interface, queue, pool.geometry(), umem, ask);
-    let of_another_port = umem::shareable(pool, ask, has_zero_copy(interface).unwrap_or(true));
-    let mut sockets: Vec<(Arc<Socket>, rings::Rings)> = Vec::new();
-    for &queue in queues {
-        let (socket, rings) = match (sockets.first(), &of_another_port) {
-            (Some((first, _)), _) => open(queue, &Umem::Share(&Arc::downgrade(first)))?,
-            (None, Some(other)) => match open(queue, &Umem::Share(other)) {
-                // The kernel would force its copy mode upon this device, which can't do that; or the other is closed by now.
-                Err(DriverError::Bind { .. }) => open(queue, &Umem::Register)?,
-                shared => shared?,
-            },
-            (None, None) => open(queue, &Umem::Register)?,
-        };
-        let socket = Arc::new(socket);
-        if sockets.is_empty() {
-            umem::note(pool, &socket);
-        }
-        sockets.push((socket, rings));
-    }
-    Ok(sockets)
+    Ok(device)
 }
 
 /// A pool cache near the lcore that will serve a queue, the n-th of its port.
@@ -290,89 +240,4 @@ fn check_queues(interface: &Interface, config: &Config) -> Result<(), DriverErro
         max: interface.rx_queues - 1,
         wanted,
     })
-}
-
-fn warnings_of(interface: &Interface, config: &Config) -> Vec<String> {
-    let (queues, steering) = (&config.queues, &config.steer);
-    let name = &interface.name;
-    let mut warnings = Vec::new();
-    if interface.has_default_route {
-        warnings.push(match steering {
-            Steering::All => format!(
-                "{name}: the default route leads through this interface; the kernel (and a remote login) will get no \
-                 packet from the opened queues until this ends. Take only what you need: steer=RULES, such as \
-                 steer=udp:7"
-            ),
-            Steering::Only(_) => format!(
-                "{name}: the default route leads through this interface; packets of {steering} are taken from the \
-                 opened queues, the kernel gets all others"
-            ),
-        });
-    }
-    if queues.last() >= interface.tx_queues {
-        let (present, wanted) = (interface.tx_queues, queues.last() + 1);
-        warnings.push(format!(
-            "{name}: it has {present} TX queue(s): what is sent on queues from {present} on stays where it is (tx_full). \
-             To send there too: ethtool -L {name} combined {wanted} (veth: tx {wanted})"
-        ));
-    }
-    warnings.extend(not_opened(name, interface.rx_queues, queues).map(|text| format!("{name}: {text}")));
-    if !interface.is_up {
-        warnings.push(format!("{name}: the link is down; packets come after: ip link set dev {name} up"));
-    }
-    warnings
-}
-
-/// What becomes of the packets of queues that are not opened, if there are any, of an interface that has `all`.
-pub(super) fn not_opened(name: &str, all: u32, queues: &QueueSet) -> Option<String> {
-    let rest = QueueSet::of((0..all).filter(|queue| !queues.numbers().contains(queue)))?;
-    let (opened, last) = (queues.len(), queues.last());
-    let fewer = if last + 1 == opened {
-        format!(
-            "ethtool -L {name} combined {opened} (veth: rx {opened} tx {opened}), or ethtool -X {name} equal {opened}"
-        )
-    } else {
-        format!("ethtool -N {name} flow-type tcp4 dst-port PORT action {last}")
-    };
-    Some(format!(
-        "it has {all} RX queues, and {rest} of them is not opened: packets that it puts there go to the kernel. Open \
-         all: queues={all}; or let it use the opened ones: {fewer}"
-    ))
-}
-
-/// What becomes of packets that one frame can't hold, where packets in several frames are not possible.
-fn too_large(interface: &Interface, frags: Frags, data_bytes: u32) -> String {
-    let (name, mtu) = (&interface.name, interface.mtu);
-    let why = match frags {
-        Frags::No => "frags=no was asked for",
-        _ => "this kernel or driver has no packets in several frames",
-    };
-    format!(
-        "{name}: at MTU {mtu} packets have up to {} bytes, but a frame holds {data_bytes}: larger ones are dropped \
-         (rx_too_large), as {why}. Use frames of 4096 bytes (--frame-size 4096), or: ip link set dev {name} mtu {}",
-        mtu + LINK_HEADER_BYTES,
-        data_bytes - LINK_HEADER_BYTES
-    )
-}
-
-/// What of metadata was asked for and can't be had.
-fn without_metadata(interface: &Interface, mode: Mode, program: &Program, has_tx: bool) -> Vec<String> {
-    let name = &interface.name;
-    let mut warnings = Vec::new();
-    if program.metadata_key().is_none() {
-        let why = match (mode, program.refused()) {
-            (Mode::Generic, _) => "generic mode has none: use mode=native".to_owned(),
-            (_, Some(reason)) => format!(
-                "the kernel refuses the program that asks the device: {reason}. It takes Linux 6.7 or newer, with BTF"
-            ),
-            (_, None) => "none was asked for".to_owned(),
-        };
-        warnings.push(format!("{name}: received packets come without metadata, as {why}"));
-    }
-    if !has_tx {
-        warnings.push(format!(
-            "{name}: no times of sending are told: requests to the kernel take Linux 6.8 or newer"
-        ));
-    }
-    warnings
 }

@@ -1,0 +1,101 @@
+//! What the user should know of a port that is opened, in words.
+//!
+//! Owns: the words. Never does: decide. Invariant: each is one line, which starts with the interface and ends with what
+//! helps, or why nothing does.
+
+use crate::af_xdp::{
+    Config, Frags, Mode, QueueSet, Steering,
+    interface::{Interface, LINK_HEADER_BYTES},
+    program::Program,
+};
+
+/// What is to be known of an interface before its queues are opened.
+pub(super) fn warnings_of(interface: &Interface, config: &Config) -> Vec<String> {
+    let (queues, steering) = (&config.queues, &config.steer);
+    let name = &interface.name;
+    let mut warnings = Vec::new();
+    if interface.has_default_route {
+        warnings.push(match steering {
+            Steering::All => format!(
+                "{name}: the default route leads through this interface; the kernel (and a remote login) will get no \
+                 packet from the opened queues until this ends. Take only what you need: steer=RULES, such as \
+                 steer=udp:7"
+            ),
+            Steering::Only(_) => format!(
+                "{name}: the default route leads through this interface; packets of {steering} are taken from the \
+                 opened queues, the kernel gets all others"
+            ),
+        });
+    }
+    if queues.last() >= interface.tx_queues {
+        let (present, wanted) = (interface.tx_queues, queues.last() + 1);
+        warnings.push(format!(
+            "{name}: it has {present} TX queue(s): what is sent on queues from {present} on stays where it is (tx_full). \
+             To send there too: ethtool -L {name} combined {wanted} (veth: tx {wanted})"
+        ));
+    }
+    warnings.extend(not_opened(name, interface.rx_queues, queues).map(|text| format!("{name}: {text}")));
+    if !interface.is_up {
+        warnings.push(format!("{name}: the link is down; packets come after: ip link set dev {name} up"));
+    }
+    warnings
+}
+
+/// What becomes of the packets of queues that are not opened, if there are any, of an interface that has `all`.
+pub(in crate::af_xdp) fn not_opened(name: &str, all: u32, queues: &QueueSet) -> Option<String> {
+    let rest = QueueSet::of((0..all).filter(|queue| !queues.numbers().contains(queue)))?;
+    let (opened, last) = (queues.len(), queues.last());
+    let fewer = if last + 1 == opened {
+        format!(
+            "ethtool -L {name} combined {opened} (veth: rx {opened} tx {opened}), or ethtool -X {name} equal {opened}"
+        )
+    } else {
+        format!("ethtool -N {name} flow-type tcp4 dst-port PORT action {last}")
+    };
+    Some(format!(
+        "it has {all} RX queues, and {rest} of them is not opened: packets that it puts there go to the kernel. Open \
+         all: queues={all}; or let it use the opened ones: {fewer}"
+    ))
+}
+
+/// What becomes of packets that one frame can't hold, where packets in several frames are not possible.
+pub(super) fn too_large(interface: &Interface, frags: Frags, data_bytes: u32) -> String {
+    let (name, mtu) = (&interface.name, interface.mtu);
+    let why = match frags {
+        Frags::No => "frags=no was asked for",
+        _ => "this kernel or driver has no packets in several frames",
+    };
+    format!(
+        "{name}: at MTU {mtu} packets have up to {} bytes, but a frame holds {data_bytes}: larger ones are dropped \
+         (rx_too_large), as {why}. Use frames of 4096 bytes (--frame-size 4096), or: ip link set dev {name} mtu {}",
+        mtu + LINK_HEADER_BYTES,
+        data_bytes - LINK_HEADER_BYTES
+    )
+}
+
+/// What of metadata was asked for and can't be had.
+pub(super) fn without_metadata(
+    interface: &Interface,
+    mode: Mode,
+    program: &Program,
+    has_tx: bool,
+) -> Vec<String> {
+    let name = &interface.name;
+    let mut warnings = Vec::new();
+    if program.metadata_key().is_none() {
+        let why = match (mode, program.refused()) {
+            (Mode::Generic, _) => "generic mode has none: use mode=native".to_owned(),
+            (_, Some(reason)) => format!(
+                "the kernel refuses the program that asks the device: {reason}. It takes Linux 6.7 or newer, with BTF"
+            ),
+            (_, None) => "none was asked for".to_owned(),
+        };
+        warnings.push(format!("{name}: received packets come without metadata, as {why}"));
+    }
+    if !has_tx {
+        warnings.push(format!(
+            "{name}: no times of sending are told: requests to the kernel take Linux 6.8 or newer"
+        ));
+    }
+    warnings
+}
