@@ -288,12 +288,14 @@ impl<K: Kernel> XskQueue<K> {
 /// larger one than any of them is. It looks at what was made of them, not once more at the ring, which the kernel can write.
 #[cold]
 fn see_to_completed(indices: &[u32], addrs: u64, geometry: &Geometry, requests: &mut Requests) {
-    let is_whole = addrs >> geometry.addr_shift() <= u64::from(u32::MAX);
+    let is_whole = u32::try_from(addrs >> geometry.addr_shift()).is_ok();
     assert!(
         is_whole && indices.iter().all(|index| *index < geometry.frames()),
         "the kernel completed a frame that is not in the UMEM"
     );
-    indices.iter().for_each(|index| requests.complete(geometry, FrameIndex(*index)));
+    for index in indices {
+        requests.complete(geometry, FrameIndex(*index));
+    }
 }
 
 /// Looks for metadata in front of the packets that came behind the first `before` frames.

@@ -6,6 +6,10 @@ use sheafio_core::{DropReason, QueueCounters};
 
 /// One queue's wire. Tests put packets on it and look at what was sent.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a trouble of its own, which a test turns on and off"
+)]
 pub struct Wire {
     /// Packets that arrive before any generated one.
     inject: VecDeque<Vec<u8>>,
