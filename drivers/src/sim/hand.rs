@@ -180,7 +180,7 @@ impl Hand {
 
     /// The addresses that lie in the TX ring.
     #[cfg(all(test, not(loom)))]
-    fn to_send(&mut self) -> Vec<u64> {
+    fn new_in_tx(&mut self) -> Vec<u64> {
         let (mut addrs, count) = (Vec::new(), self.tx.available(usize::MAX));
         self.tx.peek_each(count, |_, desc| addrs.push(desc.addr));
         addrs

@@ -295,7 +295,7 @@ fn a_ring_that_holds_more_than_is_out_is_not_taken_back() {
     let (mut queue, mut hand) = by_hand(pool, &mut cache, 64);
     cache.alloc_packets(&mut burst, 8, 60);
     assert_eq!(queue.tx_burst(&mut cache, &mut burst), 8);
-    let sent = hand.to_send();
+    let sent = hand.new_in_tx();
     hand.complete_addrs(&sent[..3]);
     let closed = queue.close(&mut cache);
     assert_eq!((closed.returned, closed.retired), (64 + 3, 5));
