@@ -76,11 +76,17 @@ impl<Session> Flow<Session> {
             self.challenge(context, Count::ChallengedSyn);
             return Fate::Kept;
         }
-        // Fifth: what it acknowledges.
+        // Fifth: what it acknowledges. What was never sent, or lies before any window, was not sent by the peer, and nor
+        // was what comes along with it (RFC 5961 section 5.2).
         if !segment.has(ACK) {
             context.counts.add(Count::NoAck);
             return Fate::Kept;
         }
+        if !self.is_acknowledgeable(segment.ack) {
+            self.challenge(context, Count::BadAck);
+            return Fate::Kept;
+        }
+        self.note_timestamp(seq, &segment, context);
         self.heard_us = context.now_us;
         self.probes = 0;
         match self.acknowledge(&segment, context, frames) {
@@ -124,12 +130,19 @@ impl<Session> Flow<Session> {
             self.challenge(context, Count::OldTimestamp);
             return false;
         }
-        // The newest of those that are acknowledged next (section 4.3).
-        if segment.seq.after(self.receiving.acked) <= 0 {
-            self.receiving.timestamp = timestamps.value;
-            self.receiving.timestamp_s = now_s;
-        }
         true
+    }
+
+    /// Keeps the newest timestamp of the segments that are acknowledged next (section 4.3). Only those that are acceptable
+    /// count: a forged one would make all that the peer sends afterwards old.
+    #[inline]
+    fn note_timestamp(&mut self, seq: Seq, segment: &Segment<'_>, context: &Context) {
+        if let (true, Some(timestamps)) = (self.timestamps, segment.timestamps)
+            && seq.after(self.receiving.acked) <= 0
+        {
+            self.receiving.timestamp = timestamps.value;
+            self.receiving.timestamp_s = (context.now_us / 1_000_000) as u32;
+        }
     }
 
     /// The part of a segment that lies in the receive window, from the number that is expected on. `None` if it has none;
@@ -194,16 +207,18 @@ impl<Session> Flow<Session> {
         }
     }
 
+    /// Whether a number was sent, and within the largest window that the peer has shown.
+    #[inline]
+    fn is_acknowledgeable(&self, ack: Seq) -> bool {
+        let sending = &self.sending;
+        ack.after(sending.newest) <= 0
+            && i64::from(ack.after(sending.unacked)) >= -i64::from(sending.max_window)
+    }
+
     /// Section 3.10.7.4, fifth.
     #[inline]
     fn acknowledge(&mut self, segment: &Segment<'_>, context: &mut Context, frames: &mut Frames<'_>) -> Fate {
         let (ack, sending) = (segment.ack, &mut self.sending);
-        // What was never sent, or is older than any window (RFC 5961 section 5.2).
-        if ack.after(sending.newest) > 0 || ack.after(sending.unacked) < -i64::from(sending.max_window) as i32
-        {
-            self.challenge(context, Count::BadAck);
-            return Fate::Kept;
-        }
         let window = u32::from(segment.window) << sending.shift;
         let progress = ack.after(sending.unacked);
         if progress == 0
