@@ -98,11 +98,8 @@ impl<Session> Flow<Session> {
         let mut has_news = false;
         if segment.len() > 0 {
             if !self.state.receives() {
-                // The peer had ended its half: this is its FIN once more.
+                // The peer had ended its half, and there can be no more.
                 self.ack_now = true;
-                if self.state == State::TimeWait {
-                    self.sending.retransmit_us = context.now_us + context.config.time_wait_us;
-                }
                 return Fate::Kept;
             }
             (direct, has_news) = self.take_in(&segment, context, frames);
@@ -161,6 +158,10 @@ impl<Session> Flow<Session> {
             start <= window && end > 0 && (start < window || start == 0)
         };
         if !acceptable {
+            if segment.has(FIN) && end == 0 && self.state == State::TimeWait {
+                // The peer has not got our last acknowledgement, and the time begins anew.
+                self.sending.retransmit_us = context.now_us + context.config.time_wait_us;
+            }
             if segment.has(RST) {
                 context.counts.add(Count::ResetIgnored);
             } else if len == 0 {
@@ -229,12 +230,18 @@ impl<Session> Flow<Session> {
         {
             self.duplicate(context);
         }
-        // The newest word on the window: by number first, then by acknowledgement.
+        // The newest word on the window: by a new acknowledgement, which a segment that is sent again may bring, else by
+        // number, then by acknowledgement.
         let sending = &mut self.sending;
         let since = segment.seq.after(sending.window_seq);
-        if progress >= 0 && (since > 0 || (since == 0 && ack.after(sending.window_ack) >= 0)) {
-            if sending.window == 0 && window > 0 {
-                // What waited for it goes out at once.
+        if progress > 0
+            || (progress == 0 && (since > 0 || (since == 0 && ack.after(sending.window_ack) >= 0)))
+        {
+            if sending.window == 0 && window > 0 && self.state != State::TimeWait {
+                // What waited for it goes out at once; and what was in flight once more, for it lies where the window was
+                // closed, and the peer will have had no room for it.
+                sending.next = sending.unacked;
+                sending.timed_us = 0;
                 sending.retransmit_us = 0;
                 sending.rtt.clear_backoff();
             }

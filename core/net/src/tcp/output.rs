@@ -94,7 +94,8 @@ impl<Session> Flow<Session> {
     #[inline]
     fn has_sent(&mut self, end: Seq, context: &mut Context) {
         let sending = &mut self.sending;
-        if sending.next == sending.unacked {
+        let is_first = sending.newest == sending.unacked;
+        if is_first {
             sending.stalled_us = context.now_us;
         }
         if sending.next.is_before(sending.newest) {
@@ -106,7 +107,7 @@ impl<Session> Flow<Session> {
         }
         sending.next = end;
         sending.newest = sending.newest.later(end);
-        if sending.retransmit_us == 0 {
+        if sending.retransmit_us == 0 || is_first {
             sending.retransmit_us = context.now_us + sending.rtt.timeout_us(context.config.min_rto_us);
         }
     }

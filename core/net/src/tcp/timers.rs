@@ -63,15 +63,20 @@ impl<Session> Flow<Session> {
         let in_flight = self.sending.newest - self.sending.unacked;
         let limit_us = context.config.user_timeout_us;
         let is_window_closed = self.sending.window == 0;
-        // A peer with a closed window is waited for as long as it answers.
-        let since_us = if is_window_closed { self.heard_us } else { self.sending.stalled_us };
-        if (in_flight > 0 || is_window_closed) && context.now_us.saturating_sub(since_us) >= limit_us {
+        // A peer with a closed window is waited for as long as it answers to probes.
+        let (is_stalled, since_us) = if is_window_closed {
+            (self.probes > 0, self.heard_us)
+        } else {
+            (in_flight > 0, self.sending.stalled_us)
+        };
+        if is_stalled && context.now_us.saturating_sub(since_us) >= limit_us {
             context.counts.add(Count::GivenUp);
             return Fate::Reset;
         }
         let mss = u32::from(self.sending.mss);
         if is_window_closed || in_flight == 0 {
             if self.probe(context, frames, out) {
+                self.probes = self.probes.saturating_add(1);
                 context.counts.add(Count::WindowProbe);
                 self.sending.rtt.back_off();
             }
@@ -90,7 +95,12 @@ impl<Session> Flow<Session> {
             sending.recover = sending.newest;
             sending.rtt.back_off();
         }
-        self.sending.retransmit_us = context.now_us + self.sending.rtt.timeout_us(context.config.min_rto_us);
+        let sending = &mut self.sending;
+        sending.retransmit_us = context.now_us + sending.rtt.timeout_us(context.config.min_rto_us);
+        if in_flight > 0 && !is_window_closed {
+            // Not beyond the time at which it is given up.
+            sending.retransmit_us = sending.retransmit_us.min(sending.stalled_us + limit_us);
+        }
         Fate::Kept
     }
 }
