@@ -256,6 +256,7 @@ impl<Session> Flow<Session> {
     /// Something new is acknowledged.
     #[inline]
     fn advance(&mut self, ack: Seq, context: &mut Context, frames: &mut Frames<'_>) -> Fate {
+        let segment_bytes = self.segment_bytes();
         let sending = &mut self.sending;
         let count = ack - sending.unacked;
         let bytes = count.min(sending.ring.len());
@@ -266,28 +267,32 @@ impl<Session> Flow<Session> {
                 .sample(context.now_us.saturating_sub(sending.timed_us).min(u64::from(u32::MAX)) as u32);
             sending.timed_us = 0;
         }
-        let was_full = sending.newest - sending.unacked >= sending.congestion;
+        // Full if not one segment more would have gone out; the rest of a window that is no multiple of them never does.
+        let was_full = sending.newest - sending.unacked + segment_bytes > sending.congestion;
         sending.ring.discard(frames.send, context.frame_bytes, bytes, false, frames.cache);
         sending.unacked = ack;
         sending.next = sending.next.later(ack);
-        sending.rtt.clear_backoff();
         sending.stalled_us = context.now_us;
         let mss = u32::from(sending.mss);
         if sending.in_recovery && ack.is_before(sending.recover) {
             // A part: the next one is lost too (RFC 6582 section 3.2, step 3).
             sending.congestion = sending.congestion.saturating_sub(bytes).saturating_add(mss).max(mss);
             sending.resend = true;
-        } else if sending.in_recovery {
-            sending.in_recovery = false;
-            sending.congestion = sending.threshold.max(mss);
-        } else if was_full {
-            // RFC 5681 section 3.1: doubled in a round trip up to the threshold, then by a segment.
-            let more = if sending.congestion < sending.threshold {
-                bytes.min(mss)
-            } else {
-                (mss * mss / sending.congestion.max(1)).max(1)
-            };
-            sending.congestion = sending.congestion.saturating_add(more).min(1 << 30);
+        } else {
+            // It stays at most half a circle behind, so that it can be told from what lies ahead.
+            sending.recover = sending.recover.later(ack);
+            if sending.in_recovery {
+                sending.in_recovery = false;
+                sending.congestion = sending.threshold.max(mss);
+            } else if was_full {
+                // RFC 5681 section 3.1: doubled in a round trip up to the threshold, then by a segment.
+                let more = if sending.congestion < sending.threshold {
+                    bytes.min(mss)
+                } else {
+                    (mss * mss / sending.congestion.max(1)).max(1)
+                };
+                sending.congestion = sending.congestion.saturating_add(more).min(1 << 30);
+            }
         }
         sending.duplicates = 0;
         sending.retransmit_us = if ack == sending.newest {

@@ -24,12 +24,14 @@ impl<Session> Flow<Session> {
         out: &mut Burst,
     ) -> bool {
         if self.sending.resend {
-            let (seq, len) = (self.sending.unacked, self.sending.ring.len().min(self.segment_bytes()));
+            let (seq, in_flight) = (self.sending.unacked, self.sending.newest - self.sending.unacked);
+            let len = self.sending.ring.len().min(in_flight).min(self.segment_bytes());
             let fin = seq + len == self.end() && self.end().is_before(self.sending.newest);
             if !self.put(seq, len, fin, context, frames, out) {
                 return false;
             }
             self.sending.resend = false;
+            self.sending.timed_us = 0; // It may be the one that is timed (Karn, RFC 6298 section 3).
             context.counts.add(Count::Retransmit);
         }
         loop {
@@ -74,8 +76,9 @@ impl<Session> Flow<Session> {
         if unsent == 0 && !has_fin {
             return (0, false);
         }
-        // A segment for each of the first two duplicates keeps them coming (limited transmit, RFC 3042).
-        let extra = if sending.in_recovery { 0 } else { u32::from(sending.duplicates.min(2)) };
+        // A new segment for each of the first two duplicates keeps them coming (limited transmit, RFC 3042).
+        let is_new = sending.next == sending.newest;
+        let extra = if sending.in_recovery || !is_new { 0 } else { u32::from(sending.duplicates.min(2)) };
         let congestion = sending.congestion + extra * u32::from(sending.mss);
         let room = sending.window.min(congestion).saturating_sub(in_flight);
         let segment = self.segment_bytes();

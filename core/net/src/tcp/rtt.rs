@@ -37,13 +37,8 @@ impl Rtt {
         self.backoff = self.backoff.saturating_add(1).min(16);
     }
 
-    /// How often the timeout was doubled since the last sample.
-    pub(super) fn backoff(&self) -> u8 {
-        self.backoff
-    }
-
-    /// Something new was acknowledged: the path works, so the timeout is that of its time again.
-    #[inline]
+    /// Nothing was lost, but waited: the timeout is that of the path again. After a loss the doubled one stands until there
+    /// is a sample, or a path that has become slower would never be learned (Karn's algorithm, section 5.7).
     pub(super) fn clear_backoff(&mut self) {
         self.backoff = 0;
     }
@@ -91,6 +86,6 @@ mod tests {
         assert_eq!(rtt.timeout_us(50_000), 60_000_000);
         rtt.sample(u32::MAX);
         rtt.sample(0);
-        assert!(rtt.timeout_us(50_000) <= 60_000_000 && rtt.backoff() == 0);
+        assert!(rtt.timeout_us(50_000) <= 60_000_000 && rtt.backoff == 0);
     }
 }

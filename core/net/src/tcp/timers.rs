@@ -84,7 +84,7 @@ impl<Session> Flow<Session> {
             context.counts.add(Count::Timeout);
             let sending = &mut self.sending;
             // RFC 5681 section 3.1, equation 4: once for each loss, not for each time that it is sent again.
-            if sending.rtt.backoff() == 0 {
+            if sending.unacked.after(sending.recover) >= 0 {
                 sending.threshold = (in_flight / 2).max(2 * mss);
             }
             sending.congestion = mss;
