@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use sheafio_mempool::XDP_HEADROOM_BYTES;
+
 use super::flow;
+use crate::headers::{ETHERNET_BYTES, VLAN_TAG_BYTES};
 
 /// How a [`Tcp`](super::Tcp) works. All times are in microseconds.
 #[derive(Clone, Debug)]
@@ -19,7 +22,8 @@ pub struct Config {
     pub receive_bytes: u32,
     /// Bytes that may be written before the peer has acknowledged them, likewise. Default 2,048.
     pub send_bytes: u32,
-    /// Bytes of the largest IP packet, 576 to 9,216. Default 1,500.
+    /// Bytes of the largest IP packet, 576 to what a frame of the pool carries behind the kernel's headroom and the longest
+    /// Ethernet header (278 bytes less than its size), 9,216 at most. Default 1,500.
     pub mtu: u16,
     /// The shortest retransmission timeout. RFC 6298 has a second, Linux 200 ms; a peer may keep an acknowledgement back
     /// for 40 ms (Linux), and a shorter timeout repeats its last response. Default 50 ms.
@@ -97,15 +101,17 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Checks each value by itself.
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    /// Checks each value by itself, for frames of so many bytes.
+    pub(super) fn check(&self, frame_bytes: u32) -> Result<(), ConfigError> {
         const MOST: u64 = 1 << 20;
+        let beside_packet = u64::from(XDP_HEADROOM_BYTES) + (ETHERNET_BYTES + 2 * VLAN_TAG_BYTES) as u64;
+        let mtu_most = u64::from(frame_bytes).saturating_sub(beside_packet).min(9216);
         let ranges = [
             ("max_flows", self.max_flows as u64, 1, MOST),
             ("backlog", self.backlog as u64, 1, MOST),
             ("receive_bytes", u64::from(self.receive_bytes), 1, MOST),
             ("send_bytes", u64::from(self.send_bytes), 1, MOST),
-            ("mtu", u64::from(self.mtu), 576, 9216),
+            ("mtu", u64::from(self.mtu), 576, mtu_most),
             ("min_rto_us", u64::from(self.min_rto_us), 1000, 60_000_000),
             ("time_wait_us", self.time_wait_us, 0, 600_000_000),
             ("user_timeout_us", self.user_timeout_us, 1_000_000, u64::MAX >> 8),

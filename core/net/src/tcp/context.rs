@@ -43,11 +43,18 @@ impl<Session> Flow<Session> {
     /// The ranges beyond a gap, as the peer is told of them.
     #[inline]
     pub(super) fn sacks(&self) -> Sacks {
+        if self.sack && !self.beyond.is_empty() { self.ranges() } else { Sacks::default() }
+    }
+
+    /// First the one that what came last lies in (RFC 2018 section 4), then the others as they lie.
+    fn ranges(&self) -> Sacks {
+        let (next, latest) = (self.receiving.next, self.receiving.latest - self.receiving.next);
+        let is_first = |range: &(usize, usize)| (range.0..range.1).contains(&(latest as usize));
+        let all = || self.beyond.iter_data();
         let mut sacks = Sacks::default();
-        if self.sack && !self.beyond.is_empty() {
-            for (start, end) in self.beyond.iter_data().take(sacks.ranges.len()) {
-                sacks.ranges[sacks.count] =
-                    (self.receiving.next + start as u32, self.receiving.next + end as u32);
+        for (start, end) in all().find(is_first).into_iter().chain(all().filter(|range| !is_first(range))) {
+            if sacks.count < sacks.ranges.len() {
+                sacks.ranges[sacks.count] = (next + start as u32, next + end as u32);
                 sacks.count += 1;
             }
         }

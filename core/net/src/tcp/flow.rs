@@ -110,6 +110,8 @@ pub(super) struct Receiving {
     pub(super) timestamp_s: u32,
     /// The number of a FIN that lies behind a gap.
     pub(super) fin: Option<Seq>,
+    /// What came last beyond a gap starts here.
+    pub(super) latest: Seq,
 }
 
 /// One connection.
@@ -162,10 +164,11 @@ impl<Session> Flow<Session> {
         self.sending.unacked + self.sending.ring.len()
     }
 
-    /// Bytes of the largest segment with the options that each one has.
+    /// Bytes of the largest segment beside the options that it has now (RFC 6691).
     #[inline]
     pub(super) fn segment_bytes(&self) -> u32 {
-        u32::from(self.sending.mss) - if self.timestamps { TIMESTAMP_BYTES as u32 } else { 0 }
+        let timestamps = if self.timestamps { TIMESTAMP_BYTES } else { 0 };
+        u32::from(self.sending.mss) - (timestamps + self.sacks().bytes()) as u32
     }
 
     /// Whether there is something that the peer should get, whatever the windows say.

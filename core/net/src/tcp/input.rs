@@ -363,6 +363,7 @@ impl<Session> Flow<Session> {
         }
         // Beyond a gap, or into one.
         context.counts.add(Count::OutOfOrder);
+        receiving.latest = segment.seq;
         let gap = segment.seq - receiving.next;
         let offset = receiving.ring.len() + gap;
         let written =

@@ -85,7 +85,7 @@ impl<S: Server> Tcp<S> {
         (frames, reserved): (u64, u64),
         now_us: u64,
     ) -> Result<Self, ConfigError> {
-        config.check()?;
+        config.check(frame_bytes)?;
         let each = config.frames_a_flow(frame_bytes);
         let (flows, frames_a_flow) = (config.max_flows as u64, (each.0 + each.1) as u64);
         if flows * frames_a_flow > frames {

@@ -337,6 +337,7 @@ fn open<Session: Default>(entry: &HalfOpen, context: &Context) -> Flow<Session> 
             timestamp: entry.timestamp,
             timestamp_s: (context.now_us / 1_000_000) as u32,
             fin: None,
+            latest: theirs,
         },
         heard_us: context.now_us,
         challenged_us: 0,

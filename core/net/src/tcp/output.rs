@@ -151,10 +151,11 @@ impl<Session> Flow<Session> {
             sacks: self.sacks(),
         };
         if !header.write(&mut frame, [first, second]) {
-            // Segments are made to fit (`Tcp::new`).
+            // Segments are made to fit (`Config::check`), unless the pool keeps more headroom than it need. It is as if this
+            // one had been lost, for to wait for a larger frame would hold up all other flows.
             context.counts.add(Count::NoFrame);
             frames.cache.free(frame);
-            return false;
+            return true;
         }
         self.receiving.acked = self.receiving.next;
         self.ack_now = false;

@@ -38,7 +38,7 @@ impl Rtt {
     }
 
     /// Nothing was lost, but waited: the timeout is that of the path again. After a loss the doubled one stands until there
-    /// is a sample, or a path that has become slower would never be learned (Karn's algorithm, section 5.7).
+    /// is a sample, or a path that has become slower would never be learned (Karn's algorithm, sections 3 and 5).
     pub(super) fn clear_backoff(&mut self) {
         self.backoff = 0;
     }

@@ -157,6 +157,15 @@ pub(super) struct Sacks {
     pub(super) count: usize,
 }
 
+impl Sacks {
+    /// Bytes that they take among the options.
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        // Two no-operations, kind and length, and eight for each.
+        if self.count == 0 { 0 } else { 4 + 8 * self.count }
+    }
+}
+
 /// The header of a segment to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header<'a> {
