@@ -92,6 +92,8 @@ pub(super) struct Sending {
     pub(super) in_recovery: bool,
     /// The oldest segment is to be sent again, whatever the windows say.
     pub(super) resend: bool,
+    /// A larger window has been waited for; what fits into this one goes out.
+    pub(super) takes_little: bool,
 }
 
 /// What comes from the peer.

@@ -467,7 +467,7 @@ impl<Session> Flow<Session> {
         }
         // A peer that waits for room hears of it once there is enough (RFC 9293 section 3.8.6.2.2).
         let edge = self.receiving.next + (context.receive_bytes - self.receiving.ring.len());
-        let least = u32::from(self.sending.mss).min(context.receive_bytes / 2);
+        let (_, least) = self.advertised(context);
         if self.state.receives() && edge.after(self.receiving.edge) >= least as i32 {
             self.ack_now = true;
         }

@@ -328,6 +328,7 @@ fn open<Session: Default>(entry: &HalfOpen, context: &Context) -> Flow<Session> 
             duplicates: 0,
             in_recovery: false,
             resend: false,
+            takes_little: false,
         },
         receiving: Receiving {
             ring: Bytes::default(),

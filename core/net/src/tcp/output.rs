@@ -84,10 +84,11 @@ impl<Session> Flow<Session> {
         let segment = self.segment_bytes();
         let len = unsent.min(segment).min(room);
         // No small segments while more is to come: they would only shift the window's edge a little (the sender's side
-        // of the silly window syndrome, RFC 9293 section 3.8.6.2.1). Requests and responses don't wait for others (no
-        // Nagle).
-        let is_silly = len < segment && len < unsent && in_flight > 0 && len < sending.max_window / 2;
-        if is_silly {
+        // of the silly window syndrome, RFC 9293 section 3.8.6.2.1). With nothing in flight the timer ends the waiting, and
+        // what is sent again does not wait. Requests and responses don't wait for others (no Nagle).
+        let waits = in_flight > 0 || (is_new && !sending.takes_little);
+        let is_silly = len < segment && len < unsent && len < sending.max_window / 2;
+        if is_silly && waits {
             return (0, false);
         }
         (len, has_fin && len == unsent && room > len)
@@ -108,6 +109,7 @@ impl<Session> Flow<Session> {
             sending.timed = end;
             sending.timed_us = context.now_us;
         }
+        sending.takes_little = false;
         sending.next = end;
         sending.newest = sending.newest.later(end);
         if sending.retransmit_us == 0 || is_first {
@@ -139,13 +141,14 @@ impl<Session> Flow<Session> {
         if fin {
             flags |= FIN;
         }
+        let (shift, least) = self.advertised(context);
         let header = Header {
             path: &self.path,
             key: &self.key,
             seq,
             ack: self.receiving.next,
             flags,
-            window: self.receiving.advertise(if self.is_scaled { context.shift } else { 0 }, context),
+            window: self.receiving.advertise(shift, least, context),
             timestamps: context.timestamps(self),
             syn: None,
             sacks: self.sacks(),
@@ -163,17 +166,25 @@ impl<Session> Flow<Session> {
         true
     }
 
+    /// The shift of our window fields, and by how much at least the window opens: a segment, or half of the buffer.
+    #[inline]
+    pub(super) fn advertised(&self, context: &Context) -> (u8, u32) {
+        let least = u32::from(self.sending.mss).min(context.receive_bytes / 2);
+        (if self.is_scaled { context.shift } else { 0 }, least)
+    }
+
     /// Asks the peer for an acknowledgement, by a segment that it knows already: a number before its window. That is
     /// how a closed window (RFC 9293 section 3.8.6.1) and a silent peer (section 3.8.4) are probed.
     pub(super) fn probe(&mut self, context: &mut Context, frames: &mut Frames<'_>, out: &mut Burst) -> bool {
         let Some(mut frame) = room(frames.cache, context, out) else { return false };
+        let (shift, least) = self.advertised(context);
         let header = Header {
             path: &self.path,
             key: &self.key,
             seq: Seq(self.sending.unacked.0.wrapping_sub(1)),
             ack: self.receiving.next,
             flags: ACK,
-            window: self.receiving.advertise(if self.is_scaled { context.shift } else { 0 }, context),
+            window: self.receiving.advertise(shift, least, context),
             timestamps: context.timestamps(self),
             syn: None,
             sacks: self.sacks(),
@@ -205,13 +216,16 @@ impl<Session> Flow<Session> {
 }
 
 impl super::flow::Receiving {
-    /// The window field of a segment, and with it the edge that the peer may send up to.
+    /// The window field of a segment, and with it the edge that the peer may send up to. It moves on by no less than
+    /// `least`.
     #[inline]
-    fn advertise(&mut self, shift: u8, context: &Context) -> u16 {
+    fn advertise(&mut self, shift: u8, least: u32, context: &Context) -> u16 {
         let free = context.receive_bytes - self.ring.len();
-        // What the peer was told once it keeps (RFC 9293 section 3.8.6: a window that shrinks).
+        // What the peer was told once it keeps (RFC 9293 section 3.8.6: a window that shrinks), and it is not told of a
+        // little more (section 3.8.6.2.2).
         let told = self.edge.after(self.next).max(0) as u32;
-        let field = (free.max(told) >> shift).min(u32::from(u16::MAX));
+        let window = if free >= told + least { free } else { told };
+        let field = (window >> shift).min(u32::from(u16::MAX));
         self.edge = self.edge.later(self.next + (field << shift));
         field as u16
     }

@@ -74,7 +74,10 @@ impl<Session> Flow<Session> {
             return Fate::Reset;
         }
         let mss = u32::from(self.sending.mss);
-        if is_window_closed || in_flight == 0 {
+        self.sending.takes_little = true;
+        if !is_window_closed && in_flight == 0 {
+            // It waited for a larger window (RFC 9293 section 3.8.6.2.1, the override timeout).
+        } else if is_window_closed {
             if self.probe(context, frames, out) {
                 self.probes = self.probes.saturating_add(1);
                 context.counts.add(Count::WindowProbe);
