@@ -9,6 +9,7 @@ mod size;
 use std::process::ExitCode;
 
 use clap::{Parser, error::ErrorKind};
+use sheafio_core::Stop;
 
 use crate::cli::{Cli, Command};
 
@@ -46,4 +47,13 @@ fn main() -> ExitCode {
 fn refuse(problem: &str) -> ExitCode {
     eprintln!("sheafio: {problem}");
     ExitCode::from(REFUSED)
+}
+
+/// Raises the flag when it goes out of scope, also while unwinding: however a thread ends, the others end too.
+struct RaiseWhenDropped(Stop);
+
+impl Drop for RaiseWhenDropped {
+    fn drop(&mut self) {
+        self.0.raise();
+    }
 }

@@ -32,7 +32,9 @@ pub(crate) fn decide(args: &mut SizeArgs) -> Result<Size, Error> {
     check_rings(&args.ports)?;
     // A machine that hwloc can't read still has CPUs.
     let topology = Topology::detect().unwrap_or_default();
-    let cpus = choose_cpus(args, &topology)?;
+    let count = args.ports.iter().map(PortSpec::queues).max().unwrap_or(1) as usize;
+    let near = args.ports.iter().find_map(PortSpec::interface).and_then(interface_numa_node);
+    let cpus = choose_cpus(args.cores.as_ref(), count, near, &topology)?;
     let zoning = topology.zones_for(&cpus.0);
     let builder = Mempool::builder().frame_size(args.frame_size).cores(cpus.0.len() as u32);
     // With Strict, a node whose queues hold all of its frames would starve while others have some.
@@ -83,18 +85,20 @@ fn check_rings(ports: &[PortSpec]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The CPUs for the lcores: as asked, or picked from the machine's topology, one for each queue of
-/// the widest port.
-fn choose_cpus(args: &SizeArgs, topology: &Topology) -> Result<CpuList, Error> {
+/// The CPUs for the lcores: as asked, or `count` that are picked from the machine's topology, of the node `near` first.
+pub(crate) fn choose_cpus(
+    asked: Option<&CpuList>,
+    count: usize,
+    near: Option<u32>,
+    topology: &Topology,
+) -> Result<CpuList, Error> {
     let allowed = allowed_cpus();
-    if let Some(cpus) = &args.cores {
+    if let Some(cpus) = asked {
         return match cpus.0.iter().find(|cpu| !allowed.0.contains(cpu)) {
             Some(cpu) => Err(CoreError::Cpu { cpu: *cpu, allowed }.into()),
             None => Ok(cpus.clone()),
         };
     }
-    let count = args.ports.iter().map(PortSpec::queues).max().unwrap_or(1) as usize;
-    let near = args.ports.iter().find_map(PortSpec::interface).and_then(interface_numa_node);
     Ok(CpuList(topology.pick_cpus(&allowed.0, count, near)))
 }
 

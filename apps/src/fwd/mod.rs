@@ -39,7 +39,11 @@ use self::{
     report::{Ending, Printer},
     watch::Watch,
 };
-use crate::{Error, cli::FwdArgs, size};
+pub(crate) use self::{
+    report::{grouped, scaled, whereabouts},
+    watch::{PoolView, pool_view},
+};
+use crate::{Error, RaiseWhenDropped, cli::FwdArgs, size};
 
 /// How often the control plane looks whether the lcores still run.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -163,15 +167,6 @@ fn start(plan: Plan, args: &FwdArgs, pool: &'static Mempool, stop: &Stop, watch:
         running.push(thread.spawn(body).expect("the process may start threads"));
     }
     running
-}
-
-/// Raises the flag when it goes out of scope, also while unwinding.
-struct RaiseWhenDropped(Stop);
-
-impl Drop for RaiseWhenDropped {
-    fn drop(&mut self) {
-        self.0.raise();
-    }
 }
 
 /// The life of an lcore: poll, then close its queues.

@@ -12,7 +12,7 @@ use sheafio_mempool::{Mempool, Pages};
 
 use super::{
     account::Account,
-    watch::{View, Watch},
+    watch::{PoolView, View, Watch},
 };
 use crate::cli::{FwdArgs, Mode};
 
@@ -51,25 +51,30 @@ impl Ending {
             _ => totals.rx_packets as i64 - totals.tx_packets as i64 - dropped as i64,
         };
 
-        let census = pool.census();
-        let audit = pool.audit();
-        let conserved = audit.as_ref().is_some_and(|audit| {
-            audit.twice.is_empty() && audit.missing.len() as u64 == closed.retired && census.in_flight == 0
-        });
-        let whereabouts = (!conserved).then(|| match &audit {
-            None => "a pool cache is still in use".to_owned(),
-            Some(audit) => format!(
-                "{} of {} frames are home, {} retired, {} in flight; missing: {}; twice: {}",
-                audit.home,
-                census.frames,
-                census.retired,
-                census.in_flight,
-                some(&audit.missing),
-                some(&audit.twice)
-            ),
-        });
-        Self { conserved, unexplained, closed, whereabouts }
+        let whereabouts = whereabouts(pool, closed.retired);
+        Self { conserved: whereabouts.is_none(), unexplained, closed, whereabouts }
     }
+}
+
+/// Where the frames are, if some are lost, once all pool caches have left: each has to be home, or among the retired.
+pub(crate) fn whereabouts(pool: &'static Mempool, retired: u64) -> Option<String> {
+    let census = pool.census();
+    let audit = pool.audit();
+    let conserved = audit.as_ref().is_some_and(|audit| {
+        audit.twice.is_empty() && audit.missing.len() as u64 == retired && census.in_flight == 0
+    });
+    (!conserved).then(|| match &audit {
+        None => "a pool cache is still in use".to_owned(),
+        Some(audit) => format!(
+            "{} of {} frames are home, {} retired, {} in flight; missing: {}; twice: {}",
+            audit.home,
+            census.frames,
+            census.retired,
+            census.in_flight,
+            some(&audit.missing),
+            some(&audit.twice)
+        ),
+    })
 }
 
 /// The first few of many frames.
@@ -214,24 +219,28 @@ fn table(view: &View) -> String {
             lcore.cycles_per_packet
         );
     }
-    let pool = &view.pool;
-    let _ = write!(
-        text,
-        "pool             {} frames: {} free ({} barn, {} caches, {} lanes), {} in rings, {} in hand, {} retired",
-        grouped(pool.frames),
-        grouped(pool.free),
-        grouped(pool.barn),
-        grouped(pool.caches),
-        grouped(pool.lanes),
-        grouped(pool.rings),
-        grouped(pool.application),
-        grouped(pool.retired)
-    );
-    text
+    text + &view.pool.line()
+}
+
+impl PoolView {
+    /// Where the frames are, in a line without its end.
+    pub(crate) fn line(&self) -> String {
+        format!(
+            "pool             {} frames: {} free ({} barn, {} caches, {} lanes), {} in rings, {} in hand, {} retired",
+            grouped(self.frames),
+            grouped(self.free),
+            grouped(self.barn),
+            grouped(self.caches),
+            grouped(self.lanes),
+            grouped(self.rings),
+            grouped(self.application),
+            grouped(self.retired)
+        )
+    }
 }
 
 /// A rate with its SI prefix: 1.23 M.
-fn scaled(value: f64) -> String {
+pub(crate) fn scaled(value: f64) -> String {
     let (scale, prefix) = match value {
         value if value >= 1e9 => (1e9, " G"),
         value if value >= 1e6 => (1e6, " M"),
@@ -242,7 +251,7 @@ fn scaled(value: f64) -> String {
 }
 
 /// A count in groups of three digits: 16,384.
-pub(super) fn grouped(count: u64) -> String {
+pub(crate) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

@@ -79,7 +79,7 @@ pub(super) struct LcoreView {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct PoolView {
+pub(crate) struct PoolView {
     pub(super) frames: u64,
     pub(super) free: u64,
     pub(super) in_flight: u64,
@@ -195,7 +195,7 @@ fn join_ring_ends(ports: &mut [PortView]) {
 }
 
 /// Where the pool's frames are, of which `held` are with the ports.
-fn pool_view(pool: &Mempool, held: i64) -> PoolView {
+pub(crate) fn pool_view(pool: &Mempool, held: i64) -> PoolView {
     let census = pool.census();
     // Read a little earlier than the census: while packets flow it can be more.
     let rings = u64::try_from(held).unwrap_or(0).min(census.in_flight);
