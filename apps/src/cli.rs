@@ -7,6 +7,8 @@ use sheafio_core::{CpuList, IdlePolicy};
 use sheafio_drivers::PortSpec;
 use sheafio_mempool::{Burst, Hugepages};
 
+use crate::echo::EchoArgs;
+
 /// Poll-mode packet I/O on AF_XDP.
 #[derive(Debug, Parser)]
 #[command(name = "sheafio", version, arg_required_else_help = true)]
@@ -19,6 +21,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Forward packets between ports, as testpmd does
     Fwd(FwdArgs),
+    /// Answer requests on TCP and UDP ports
+    Echo(EchoArgs),
     /// Print how large pool and rings are for given ports, cores and frames, and open nothing
     Pool(SizeArgs),
 }
@@ -218,7 +222,7 @@ impl From<Idle> for IdlePolicy {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let allowed = "a time with its unit, such as 500ms, 10s or 2min, above 0";
     match humantime::parse_duration(text) {
         Ok(duration) if !duration.is_zero() => Ok(duration),
@@ -226,7 +230,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn frames(text: &str) -> Result<u64, String> {
+pub(crate) fn frames(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "allowed: a whole number from 1 to 1073741824".to_owned())
 }
 
@@ -242,7 +246,7 @@ pub(crate) fn in_one_line(error: &clap::Error) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let line = lines.collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    line.replace("For more information, try '--help'.", "See: sheafio --help, sheafio fwd --help")
+    line.replace("For more information, try '--help'.", "See: sheafio --help, sheafio COMMAND --help")
         .trim()
         .to_owned()
 }

@@ -1,10 +1,13 @@
-//! The `sheafio` command. One file (or folder) for each subcommand: `fwd`, and `size` for `pool`.
+//! The `sheafio` command. One file (or folder) for each subcommand: `fwd`, `echo`, and `size` for `pool`; `uring` is
+//! what `echo` does its input and output with.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod cli;
+mod echo;
 mod fwd;
 mod size;
+mod uring;
 
 use std::process::ExitCode;
 
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Fwd(args) => fwd::run(args),
+        Command::Echo(args) => echo::run(args),
         Command::Pool(args) => size::run(args),
     };
     match done {

@@ -46,8 +46,17 @@ impl Refusal<'_> {
     /// If it can't be started.
     #[must_use]
     pub fn start(&self, netns: &crate::Netns, args: &[&str]) -> Fwd {
+        self.start_command(netns, &[&["fwd", "--json"], args].concat())
+    }
+
+    /// Starts `sheafio` with any subcommand, the same way.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn start_command(&self, netns: &crate::Netns, words: &[&str]) -> Fwd {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &netns.name]).arg(crate::sheafio()).args(["fwd", "--json"]).args(args);
+        command.args(["netns", "exec", &netns.name]).arg(crate::sheafio()).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Fwd::watch(self.refuse_to(&mut command).spawn().expect("ip can be started"))
     }

@@ -1,0 +1,206 @@
+//! What `sheafio echo` is asked for, for both of its stacks.
+//!
+//! Owns: the options, and what they mean alike in both: which bytes answer a request. Never does: open anything.
+//! Invariant: [`EchoArgs::check`] refuses what only the other stack can do.
+
+use std::{net::IpAddr, str::FromStr, time::Duration};
+
+use clap::{Args, ValueEnum};
+use sheafio_core::CpuList;
+use sheafio_drivers::PortSpec;
+
+use crate::{
+    Error,
+    cli::{HugepagesArg, Idle, duration, frames},
+};
+
+/// Bytes of a request that its response repeats, at most. So a server keeps that much of a request, whatever its size.
+pub(crate) const REPEATED_BYTES: usize = 64;
+
+/// Answers requests on TCP and UDP ports, each with its own bytes or with --response-size of them.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct EchoArgs {
+    /// Whose TCP/IP it is: our own over AF_XDP ports, or the kernel's, by io_uring
+    #[arg(long, value_enum, default_value = "user")]
+    pub(crate) stack: Stack,
+
+    /// (stack user) A port, as of sheafio fwd: eth0,queues=2
+    #[arg(short = 'p', long = "port", value_name = "PORT")]
+    pub(crate) ports: Vec<PortSpec>,
+
+    /// TCP ports, such as 7,12867
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) tcp: Vec<u16>,
+
+    /// UDP ports
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) udp: Vec<u16>,
+
+    /// (stack user) Answer pings too
+    #[arg(long)]
+    pub(crate) icmp: bool,
+
+    /// Addresses: ADDRESS/BITS of our own (stack user; default: the kernel's, shared with it), or an ADDRESS of the
+    /// kernel's to listen on (stack kernel; default: all of them)
+    #[arg(long = "ip", value_name = "ADDRESS")]
+    pub(crate) addresses: Vec<IpSpec>,
+
+    /// Answer each request with this many bytes instead of its own: its first 64 (or all, if it has fewer), over and
+    /// over
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    pub(crate) response_size: Option<u32>,
+
+    /// Bytes of a request on TCP, for --response-size [default: whatever comes in one reception]
+    #[arg(long, value_name = "BYTES", requires = "response_size",
+          value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    pub(crate) request_size: Option<u32>,
+
+    /// Most TCP connections at a time; further ones are closed at once [default: as many as there can be]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) max_flows: Option<u32>,
+
+    /// CPUs of the lcores, such as 1,3-5 [default: one for each queue of a port; stack kernel: one]
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    pub(crate) cores: Option<CpuList>,
+
+    /// Frames of the pool [default: as many as are enough, 16384 at least]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = frames)]
+    pub(crate) frames: Option<u64>,
+
+    /// Bytes of a frame: 2048 or 4096
+    #[arg(long, value_name = "BYTES", default_value_t = 2048)]
+    pub(crate) frame_size: u32,
+
+    /// Whether the pool lies on hugepages
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) hugepages: HugepagesArg,
+
+    /// What an lcore does when nothing comes
+    #[arg(long, value_enum, default_value = "spin")]
+    pub(crate) idle: Idle,
+
+    /// End after this time, such as 10s or 2min
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = duration)]
+    pub(crate) duration: Option<Duration>,
+
+    /// Print one JSON object a line instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+const AFTER_HELP: &str = "\
+On TCP, bytes are echoed as they come. A client that does not read is not read from either: what waits for it stays
+bounded, in frames of the pool. A client that has ended its sending direction gets the rest, then our end.
+On Ctrl-C, SIGTERM or after --duration no connection is accepted any more, what was received is answered, and
+connections are ended in an orderly way, within 2 seconds.
+
+Exit code: 0; 1 if frames were lost in the end, or the kernel has no io_uring for us (stack kernel); 2 if it could not start
+as asked.
+
+With --json (stack kernel), one object a second and a last one with \"final\": true:
+  t_s               seconds since the start
+  flows             TCP connections now
+  tps               transactions/s in this second (final: over the whole run)
+  transactions      total: requests answered as a whole (without --response-size: receptions)
+  rx_bytes, tx_bytes   totals, of payload
+  accepted, closed  connections, totals
+  drops             totals by reason:
+    flows_refused     connections closed at once, for --max-flows
+    resets            connections that ended by a reset
+    cut               connections that we ended, at the end, before their client did
+    accept_errors, receive_errors, send_errors   other failures of the kernel's
+    no_buffer         receptions that waited for a frame
+    udp_too_large     datagrams that do not fit into a frame
+    udp_loop          datagrams from a port that would be answered by an echo server: one of ours, or 7
+    udp_send_errors   answers that the kernel refused
+  lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_transaction
+  pool              as of sheafio fwd; rings: receive buffers and frames that the kernel sends from
+  conserved         (final) whether every frame is home or retired";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Stack {
+    /// Our own TCP/IP, over AF_XDP
+    User,
+    /// The kernel's, by io_uring
+    Kernel,
+}
+
+/// An address, with the length of its network's prefix if one was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IpSpec {
+    pub(crate) address: IpAddr,
+    pub(crate) prefix_bits: Option<u8>,
+}
+
+impl FromStr for IpSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let allowed = || "allowed: an IPv4 or IPv6 address, or ADDRESS/BITS, such as 10.0.0.2/24".to_owned();
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| allowed())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map(|bits| bits.parse().ok().filter(|bits| *bits <= most).ok_or_else(allowed));
+        Ok(Self { address, prefix_bits: bits.transpose()? })
+    }
+}
+
+impl EchoArgs {
+    /// Refuses what the stack that was chosen can't do.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.tcp.is_empty() && self.udp.is_empty() && !self.icmp {
+            return Err("echo: nothing to serve; give --tcp PORTS, --udp PORTS".into());
+        }
+        for (name, ports) in [("--tcp", &self.tcp), ("--udp", &self.udp)] {
+            let mut sorted = ports.clone();
+            sorted.sort_unstable();
+            if let Some([twice, _]) = sorted.array_windows().find(|[one, next]| one == next) {
+                return Err(format!("{name}: port {twice} is named twice").into());
+            }
+        }
+        match self.stack {
+            Stack::User if self.ports.is_empty() => {
+                Err("echo: --stack user needs a port; give -p INTERFACE, or --stack kernel".into())
+            }
+            Stack::Kernel if !self.ports.is_empty() => Err(format!(
+                "echo: -p {} is for --stack user; the kernel's sockets listen on its own addresses (--ip ADDRESS)",
+                self.ports[0]
+            )
+            .into()),
+            Stack::Kernel if self.icmp => {
+                Err("echo: --icmp is for --stack user; with --stack kernel the kernel answers pings itself".into())
+            }
+            Stack::Kernel => match self.addresses.iter().find(|spec| spec.prefix_bits.is_some()) {
+                Some(IpSpec { address, .. }) => Err(format!(
+                    "echo: --ip {address}/...: with --stack kernel the network is the interface's; give --ip {address}"
+                )
+                .into()),
+                None => Ok(()),
+            },
+            Stack::User => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_with_and_without_prefix() {
+        let read =
+            |text: &str| text.parse::<IpSpec>().map(|spec| (spec.address.to_string(), spec.prefix_bits));
+        assert_eq!(read("10.0.0.2/24"), Ok(("10.0.0.2".to_owned(), Some(24))));
+        assert_eq!(read("fd00::2"), Ok(("fd00::2".to_owned(), None)));
+        assert_eq!(read("fd00::2/128"), Ok(("fd00::2".to_owned(), Some(128))));
+        for bad in ["10.0.0.2/33", "10.0.0", "fd00::2/129", "10.0.0.2/", ""] {
+            assert!(read(bad).unwrap_err().contains("such as 10.0.0.2/24"), "{bad}");
+        }
+    }
+}
