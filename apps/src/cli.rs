@@ -7,7 +7,7 @@ use sheafio_core::{CpuList, IdlePolicy};
 use sheafio_drivers::PortSpec;
 use sheafio_mempool::{Burst, Hugepages};
 
-use crate::echo::EchoArgs;
+use crate::{echo::EchoArgs, rr::RrArgs};
 
 /// Poll-mode packet I/O on AF_XDP.
 #[derive(Debug, Parser)]
@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Fwd(FwdArgs),
     /// Answer requests on TCP and UDP ports
     Echo(EchoArgs),
+    /// Send requests to a server, over many connections at once, and measure how it answers
+    Rr(RrArgs),
     /// Print how large pool and rings are for given ports, cores and frames, and open nothing
     Pool(SizeArgs),
 }

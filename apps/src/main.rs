@@ -1,11 +1,12 @@
-//! The `sheafio` command. One file (or folder) for each subcommand: `fwd`, `echo`, and `size` for `pool`; `uring` is
-//! what `echo` does its input and output with.
+//! The `sheafio` command. One file (or folder) for each subcommand: `fwd`, `echo`, `rr`, and `size` for `pool`; `uring` is
+//! what `echo` and `rr` do their input and output with.
 
 #![deny(unsafe_code)]
 
 mod cli;
 mod echo;
 mod fwd;
+mod rr;
 mod size;
 mod uring;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Fwd(args) => fwd::run(args),
         Command::Echo(args) => echo::run(args),
+        Command::Rr(args) => rr::run(&args),
         Command::Pool(args) => size::run(args),
     };
     match done {

@@ -1,0 +1,239 @@
+//! `sheafio rr`: requests to a server over many flows at once, each byte of each response verified.
+//!
+//! ```text
+//!   thread 0: flows 0 ..      request --> |        |
+//!   thread 1: flows n/2 ..    <-- response | server |      kernel sockets by io_uring, one ring a thread
+//! ```
+//!
+//! This file is the control plane: it resolves, starts, watches, and sums up. `client` is a thread with its flows,
+//! `connect` how these get connected, `exchange` requests and responses, `pattern` their bytes; `report` is what is
+//! printed.
+
+mod client;
+mod connect;
+mod exchange;
+mod options;
+mod pattern;
+mod report;
+
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::net::addr::SocketAddrArg as _;
+use sheafio_core::{Closed, CoreError, Lcore, Stop, Topology};
+use sheafio_mempool::{Hugepages, Mempool, sync::AtomicU64};
+
+pub(crate) use self::options::RrArgs;
+use self::{
+    client::{Client, Outcome, Plan, Progress},
+    options::Proto,
+    report::{Printer, Sum},
+};
+use crate::{
+    Error, RaiseWhenDropped,
+    fwd::{grouped, whereabouts},
+    size,
+    uring::{Refused, Ring},
+};
+
+/// How often the control plane looks.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// How often it prints.
+const PRINT_INTERVAL: Duration = Duration::from_secs(1);
+/// The most receive buffers of a thread, and the fewest.
+const BUFFERS: std::ops::RangeInclusive<u32> = 64..=4096;
+/// What a frame of 4,096 bytes holds behind its headroom.
+const MOST_DATAGRAM_BYTES: u32 = 3840;
+/// The same for frames of 2,048 bytes, which are used where they do.
+const SMALL_FRAME_BYTES: u32 = 1792;
+
+/// Runs to the end of its duration. `Ok(true)` if nothing went wrong.
+pub(crate) fn run(args: &RrArgs) -> Result<bool, Error> {
+    let stop = Stop::on_signals()?;
+    let topology = Topology::detect().unwrap_or_default();
+    let cpus = size::choose_cpus(args.cores.as_ref(), 1, None, &topology)?;
+    let threads = cpus.0.len();
+    args.check(crate::echo::raise_file_limit(), threads)?;
+    let targets = args.targets()?;
+
+    let flows_of = |thread: usize| {
+        let (share, rest) = (args.flows / threads as u32, args.flows % threads as u32);
+        share + u32::from((thread as u32) < rest)
+    };
+    let buffers = (2 * flows_of(0)).next_power_of_two().clamp(*BUFFERS.start(), *BUFFERS.end());
+    // In the buffers, one to send from for each flow, and what lies in sheaves.
+    let frames = u64::from(args.flows) + threads as u64 * u64::from(buffers + 512);
+    let largest = args.size.max(args.response_bytes());
+    let is_large = args.proto == Proto::Udp && largest > SMALL_FRAME_BYTES;
+    let pool = Mempool::builder().frames(frames.next_power_of_two()).hugepages(Hugepages::Off);
+    let pool = pool.frame_size(if is_large { 4096 } else { 2048 }).cores(threads as u32).build()?;
+
+    let run_stop = Stop::new();
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    let plan = Arc::new(Plan {
+        args: args.clone(),
+        // Never freed: the kernel reads them while it connects.
+        targets: targets.iter().map(|target| &*Box::leak(Box::new(target.as_any()))).collect(),
+        sources: args.from.iter().map(|from| SocketAddr::new(*from, 0).as_any()).collect(),
+        salt: since_epoch ^ u64::from(std::process::id()) << 32,
+        base: Instant::now(),
+        start_ns: AtomicU64::new(0),
+        stop: run_stop.clone(),
+    });
+    let mut running = Vec::new();
+    let mut all_progress = Vec::new();
+    let mut first = 0;
+    for (at, &cpu) in cpus.0.iter().enumerate() {
+        let progress = Arc::<Progress>::default();
+        all_progress.push(progress.clone());
+        let thread = Thread { cpu, pool, first, flows: flows_of(at), buffers, plan: plan.clone(), progress };
+        first += flows_of(at);
+        running.push(thread::Builder::new().name(format!("client-{cpu}")).spawn(move || thread.run())?);
+    }
+
+    let printer = Printer::new(args);
+    let is_running = || running.iter().any(|thread| !thread.is_finished());
+    let is_told = connect(&all_progress, args, &stop, &run_stop, &is_running);
+    let start = Instant::now();
+    plan.start_ns.store(plan.base.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    if is_told && printer.start(&targets, &cpus).is_err() {
+        run_stop.raise(); // Nobody reads.
+    }
+    let (mut next_print, mut last) = (start + PRINT_INTERVAL, (start, 0));
+    let mut stopped = None;
+    while is_running() {
+        thread::sleep(WATCH_INTERVAL);
+        if stop.is_raised() && stopped.is_none() {
+            stopped = Some(start.elapsed());
+            run_stop.raise();
+        }
+        let now = Instant::now();
+        if now >= next_print && now - start < args.duration && !run_stop.is_raised() {
+            next_print += PRINT_INTERVAL;
+            let transactions = Progress::sum(&all_progress, |progress| &progress.transactions);
+            let tps = (transactions - last.1) as f64 / (now - last.0).as_secs_f64();
+            last = (now, transactions);
+            let flows = Progress::sum(&all_progress, |progress| &progress.alive);
+            if printer.print(start.elapsed(), flows, transactions, tps).is_err() {
+                run_stop.raise(); // Nobody reads any more.
+            }
+        }
+    }
+
+    let mut sum = Sum::new(Outcome::new());
+    let mut closed = Closed::default();
+    for thread in running {
+        match thread.join().map_err(|_| "a thread has panicked; see above")? {
+            Ok((outcome, one)) => {
+                sum.add(outcome);
+                closed.returned += one.returned;
+                closed.retired += one.retired;
+            }
+            Err(Failure::Ring(refused)) => {
+                eprintln!("sheafio: {refused}");
+                return Ok(false);
+            }
+            Err(Failure::Lcore(error)) => return Err(error.into()),
+        }
+    }
+    sum.transactions = Progress::sum(&all_progress, |progress| &progress.transactions);
+    sum.flows = Progress::sum(&all_progress, |progress| &progress.alive);
+    sum.seconds = stopped.map_or(args.duration, |stopped| stopped.min(args.duration)).as_secs_f64();
+    if let Some(lost) = whereabouts(pool, closed.retired) {
+        eprintln!("sheafio: frames were lost: {lost}");
+        return Ok(false);
+    }
+    // Whether the result could be printed does not change it.
+    let _ = printer.end(&sum);
+    Ok(sum.is_well())
+}
+
+/// Waits until all threads have connected their flows, and shows people how far they are. Returns whether they have.
+fn connect(
+    all: &[Arc<Progress>],
+    args: &RrArgs,
+    stop: &Stop,
+    run_stop: &Stop,
+    is_running: &dyn Fn() -> bool,
+) -> bool {
+    let mut stderr = io::stderr();
+    let is_shown = stderr.is_terminal();
+    let mut next_print = Instant::now() + PRINT_INTERVAL;
+    let mut has_shown = false;
+    let is_ready = loop {
+        if all.iter().all(|progress| progress.is_ready.load(Ordering::Relaxed)) {
+            break true;
+        }
+        if stop.is_raised() {
+            run_stop.raise();
+        }
+        if !is_running() {
+            break false;
+        }
+        if is_shown && Instant::now() >= next_print {
+            next_print += PRINT_INTERVAL;
+            has_shown = true;
+            let connected = Progress::sum(all, |progress| &progress.connected);
+            let failed = Progress::sum(all, |progress| &progress.failed);
+            let failed = if failed > 0 { format!(", {} failed", grouped(failed)) } else { String::new() };
+            // The terminal is told to go back to the line's start and to clear it (ECMA-48, EL).
+            let _ = write!(
+                stderr,
+                "\r\x1b[Kconnecting: {} of {} flows{failed}",
+                grouped(connected),
+                grouped(args.flows.into())
+            );
+        }
+        // A client with one flow should not wait for this.
+        thread::sleep(WATCH_INTERVAL / 10);
+    };
+    if has_shown {
+        let _ = write!(stderr, "\r\x1b[K");
+    }
+    is_ready
+}
+
+impl Progress {
+    fn sum(all: &[Arc<Self>], count: impl Fn(&Self) -> &AtomicU64) -> u64 {
+        // Relaxed: counters order nothing.
+        all.iter().map(|progress| count(progress).load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// Why a thread could not run.
+enum Failure {
+    Ring(Refused),
+    Lcore(CoreError),
+}
+
+/// What a thread is given.
+struct Thread {
+    cpu: u32,
+    pool: &'static Mempool,
+    first: u32,
+    flows: u32,
+    buffers: u32,
+    plan: Arc<Plan>,
+    progress: Arc<Progress>,
+}
+
+impl Thread {
+    /// The life of a thread: make a ring, connect, send and receive, close.
+    fn run(self) -> Result<(Outcome, Closed), Failure> {
+        let done = Stop::new();
+        let ends_all = RaiseWhenDropped(self.plan.stop.clone());
+        let lcore = Lcore::pin(self.cpu).map_err(Failure::Lcore)?.stop_on(done.clone());
+        let mut cache = self.pool.cache().map_err(|error| Failure::Lcore(error.into()))?;
+        let ring = Ring::new(self.buffers as u16, 0, self.pool.frames()).map_err(Failure::Ring)?;
+        let mut client = Client::new(ring, self.first, self.flows as usize, self.plan, self.progress, done);
+        lcore.run_with(&mut cache, |cache| client.poll(cache)).map_err(Failure::Lcore)?;
+        // It has come to its end, as the others will: only errors and panics end them.
+        std::mem::forget(ends_all);
+        Ok(client.close(&mut cache))
+    }
+}
