@@ -113,6 +113,15 @@ impl PortSpec {
         }
     }
 
+    /// Which packets are the port's, unless the user has said so.
+    pub fn set_steer(&mut self, steering: af_xdp::Steering) {
+        if let Kind::AfXdp(config) = &mut self.kind
+            && config.steer == af_xdp::Steering::All
+        {
+            config.steer = steering;
+        }
+    }
+
     /// Takes other XDP programs off the interface.
     pub fn set_force(&mut self) {
         if let Kind::AfXdp(config) = &mut self.kind {

@@ -9,6 +9,7 @@
 
 mod kernel;
 mod options;
+mod response;
 mod user;
 
 use self::options::Stack;
@@ -19,10 +20,10 @@ pub(crate) use self::{
 use crate::Error;
 
 /// Runs until it is told to stop. `Ok(true)` if every frame came home.
-pub(crate) fn run(args: EchoArgs) -> Result<bool, Error> {
+pub(crate) fn run(args: &EchoArgs) -> Result<bool, Error> {
     args.check()?;
     match args.stack {
         Stack::User => user::run(args),
-        Stack::Kernel => kernel::run(&args),
+        Stack::Kernel => kernel::run(args),
     }
 }

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use sheafio_core::CpuList;
 use sheafio_drivers::PortSpec;
 
+use super::response::Responder;
 use crate::{
     Error,
     cli::{HugepagesArg, Idle, duration, frames},
@@ -152,6 +153,27 @@ impl FromStr for IpSpec {
 }
 
 impl EchoArgs {
+    /// What is answered, if it is not the request itself.
+    pub(crate) fn responder(&self) -> Option<Responder> {
+        let response_bytes = self.response_size?;
+        Some(Responder { response_bytes, request_bytes: self.request_size })
+    }
+
+    /// What is served, for people.
+    pub(crate) fn services(&self) -> String {
+        let list = |ports: &[u16]| ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let mut services = Vec::new();
+        for (name, ports) in [("tcp", &self.tcp), ("udp", &self.udp)] {
+            if !ports.is_empty() {
+                services.push(format!("{name} {}", list(ports)));
+            }
+        }
+        if self.icmp {
+            services.push("icmp".to_owned());
+        }
+        services.join(", ")
+    }
+
     /// Refuses what the stack that was chosen can't do.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.tcp.is_empty() && self.udp.is_empty() && !self.icmp {

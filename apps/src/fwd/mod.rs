@@ -31,17 +31,10 @@ use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Stop};
 use sheafio_drivers::{Ports, drop_rights};
 use sheafio_mempool::Mempool;
 
-use self::{
-    account::Hints,
-    budget::Budget,
-    modes::Forwarder,
-    plan::Plan,
-    report::{Ending, Printer},
-    watch::Watch,
-};
+use self::{account::Hints, budget::Budget, modes::Forwarder, plan::Plan, report::Ending};
 pub(crate) use self::{
-    report::{grouped, scaled, whereabouts},
-    watch::{PoolView, pool_view},
+    report::{Printer, grouped, scaled, table, whereabouts},
+    watch::{PoolView, View, Watch, pool_view},
 };
 use crate::{Error, RaiseWhenDropped, cli::FwdArgs, size};
 

@@ -169,7 +169,7 @@ pub(crate) fn final_json(view: &View, ending: &Ending) -> String {
 }
 
 /// A moment as a table.
-fn table(view: &View) -> String {
+pub(crate) fn table(view: &View) -> String {
     let mut text = format!("\nt = {:.1} s\n", view.t_s);
     // Writing to a String can't fail.
     let _ = writeln!(

@@ -77,11 +77,16 @@ pub struct AfXdpPort {
 }
 
 /// The kernel's own name of an interface, which may be asked for by an alternative one.
-pub(crate) fn name_of(interface: &str) -> Option<String> {
+pub fn name_of(interface: &str) -> Option<String> {
     Interface::lookup(interface).ok().map(|interface| interface.name)
 }
 
 impl AfXdpPort {
+    /// The interface's Ethernet address when it was opened.
+    pub fn mac(&self) -> [u8; 6] {
+        self.interface.mac
+    }
+
     /// Takes the queue with this number out of the port, for the lcore that will own it.
     ///
     /// # Errors

@@ -13,7 +13,6 @@ mod backlog;
 mod counts;
 mod listen;
 mod report;
-mod response;
 mod server;
 mod streams;
 
@@ -33,11 +32,10 @@ use self::{
     counts::Counters,
     listen::Listening,
     report::{Printer, Watch},
-    response::Responder,
     server::{Parts, Server},
     streams::{Limit, Streams},
 };
-use super::EchoArgs;
+use super::{EchoArgs, response::Responder};
 use crate::{
     Error, RaiseWhenDropped, fwd, size,
     uring::{DATAGRAM_START, Refused, Ring},

@@ -15,9 +15,9 @@ use sheafio_mempool::{Frame, PoolCache};
 use super::{
     counts::{Count, Counters},
     listen::Listening,
-    response::{Responder, answer_datagram},
     streams::Streams,
 };
+use crate::echo::response::{Responder, answer_datagram};
 use crate::uring::{Completion, DATAGRAM_START, DatagramHeader, Kind, Operation, Rest, Ring};
 
 /// How long clients have to end their connections, once we have ended ours.

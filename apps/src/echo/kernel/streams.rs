@@ -24,8 +24,8 @@ use sheafio_mempool::{Frame, PoolCache};
 use super::{
     backlog::{Backlog, Chain},
     counts::{Count, Counters},
-    response::{Request, Responder},
 };
+use crate::echo::response::{Request, Responder};
 use crate::uring::{Completion, Operation, Ring, Socket};
 
 /// Frames that may wait for a flow before nothing is received for it any more. What the kernel has received by then

@@ -60,6 +60,13 @@ pub struct HostConfig {
     pub announces: bool,
 }
 
+impl HostConfig {
+    /// A host with addresses that it shares with the kernel, and nothing of its own but TCP.
+    pub fn shared(mac: [u8; 6], addresses: Vec<Address>) -> Self {
+        Self { mac, addresses, is_own: false, udp_ports: Vec::new(), icmp: false, announces: false }
+    }
+}
+
 /// What is to become of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {

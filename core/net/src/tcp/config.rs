@@ -125,15 +125,21 @@ impl Config {
         Ok(())
     }
 
+    /// Frames of so many bytes that a flow may hold.
+    pub fn frames_a_flow(&self, frame_bytes: u32) -> u64 {
+        let (receive, send) = self.frames_each(frame_bytes);
+        (receive + send) as u64
+    }
+
     /// Frames that the receive and the send buffer of a flow may hold.
-    pub(super) fn frames_a_flow(&self, frame_bytes: u32) -> (usize, usize) {
+    pub(super) fn frames_each(&self, frame_bytes: u32) -> (usize, usize) {
         let frames = |bytes: u32| bytes.div_ceil(frame_bytes) as usize;
         (frames(self.receive_bytes), frames(self.send_bytes))
     }
 
     /// The most memory that a flow takes, in bytes: its state, its place in the tables, and its frames.
     pub fn bytes_a_flow<Session>(&self, frame_bytes: u32) -> usize {
-        let (receive, send) = self.frames_a_flow(frame_bytes);
+        let (receive, send) = self.frames_each(frame_bytes);
         flow::bytes_without_frames::<Session>(receive + send) + (receive + send) * frame_bytes as usize
     }
 }

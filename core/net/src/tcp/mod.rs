@@ -86,7 +86,7 @@ impl<S: Server> Tcp<S> {
         now_us: u64,
     ) -> Result<Self, ConfigError> {
         config.check(frame_bytes)?;
-        let each = config.frames_a_flow(frame_bytes);
+        let each = config.frames_each(frame_bytes);
         let (flows, frames_a_flow) = (config.max_flows as u64, (each.0 + each.1) as u64);
         if flows * frames_a_flow > frames {
             return Err(ConfigError::Pool { flows, frames_a_flow, frames, reserved });

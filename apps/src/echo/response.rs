@@ -5,19 +5,19 @@
 
 use sheafio_mempool::{Frame, XDP_HEADROOM_BYTES};
 
-use crate::echo::REPEATED_BYTES;
+use super::REPEATED_BYTES;
 
 /// What is answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Responder {
-    pub(super) response_bytes: u32,
+pub(crate) struct Responder {
+    pub(crate) response_bytes: u32,
     /// `None`: a request is what comes in one reception.
-    pub(super) request_bytes: Option<u32>,
+    pub(crate) request_bytes: Option<u32>,
 }
 
 /// The request that a flow is at, and the response to it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     head: [u8; REPEATED_BYTES],
     head_len: u8,
     /// Bytes of the request that came.
@@ -37,12 +37,12 @@ impl Default for Request {
 
 impl Request {
     /// Whether the request is there and its response is not all sent.
-    pub(super) fn is_answering(&self) -> bool {
+    pub(crate) fn is_answering(&self) -> bool {
         self.left > 0
     }
 
     /// Takes bytes of the request; returns how many. If that was its end, the response is due.
-    pub(super) fn take(&mut self, bytes: &[u8], responder: &Responder) -> usize {
+    pub(crate) fn take(&mut self, bytes: &[u8], responder: &Responder) -> usize {
         debug_assert!(self.left == 0);
         let missing = responder.request_bytes.map_or(bytes.len(), |size| (size - self.came) as usize);
         let taken = missing.min(bytes.len());
@@ -59,7 +59,7 @@ impl Request {
     }
 
     /// Makes the next part of the response the content of a frame, as much of it as the frame has room for.
-    pub(super) fn fill(&mut self, frame: &mut Frame) {
+    pub(crate) fn fill(&mut self, frame: &mut Frame) {
         // Back to where packets start, whatever was taken off its front.
         let front = frame.headroom().saturating_sub(usize::from(XDP_HEADROOM_BYTES));
         let _ = frame.prepend(front);
@@ -68,8 +68,24 @@ impl Request {
         repeat(&self.head[..usize::from(self.head_len)], at, frame);
     }
 
+    /// Copies what comes next of the response, as much as there is room for. Returns how many bytes.
+    pub(crate) fn peek(&self, to: &mut [u8]) -> usize {
+        let len = to.len().min(self.left as usize);
+        if len > 0 {
+            let at = (self.response_bytes - self.left) as usize;
+            repeat(&self.head[..usize::from(self.head_len)], at, &mut to[..len]);
+        }
+        len
+    }
+
+    /// So many bytes of the response are written. Returns whether that was its end.
+    pub(crate) fn advance(&mut self, bytes: u32) -> bool {
+        self.filled = bytes;
+        self.sent()
+    }
+
     /// What was filled last is sent. Returns whether that was the end of the response.
-    pub(super) fn sent(&mut self) -> bool {
+    pub(crate) fn sent(&mut self) -> bool {
         self.left -= self.filled;
         if self.left == 0 {
             self.head_len = 0;
@@ -101,7 +117,7 @@ fn repeat(head: &[u8], at: usize, to: &mut [u8]) {
 }
 
 /// Makes the datagram behind the first `start` bytes of a frame its response. One without bytes is answered by one.
-pub(super) fn answer_datagram(frame: &mut Frame, start: usize, response_bytes: u32) {
+pub(crate) fn answer_datagram(frame: &mut Frame, start: usize, response_bytes: u32) {
     let mut head = [0; REPEATED_BYTES];
     let len = (frame.len() - start).min(REPEATED_BYTES);
     if len == 0 {
