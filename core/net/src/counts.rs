@@ -129,7 +129,8 @@ counts! {
     SeveralFrames "several_frames",
     /// The transport header's checksum is wrong.
     BadChecksum "tcp_bad_checksum",
-    /// A SYN from an address or a port that nobody can be answered at, or from our own.
+    /// A segment of no connection from an address or a port that nobody can be answered at, from our own address, or to one
+    /// that is no host's.
     BadSource "tcp_bad_source",
     /// A TCP header that is cut short or lies about its length (RFC 9293 section 3.1).
     BadTcpHeader "tcp_bad_header",

@@ -128,8 +128,10 @@ pub(super) struct Flow<Session> {
     pub(super) sack: bool,
     /// Windows are shifted, in both directions (RFC 7323 section 2.2).
     pub(super) is_scaled: bool,
-    /// It waits in the list of those that have something to send.
+    /// Its number waits in the list of those that have something to send.
     pub(super) is_listed: bool,
+    /// It has ended, and its place is free.
+    pub(super) is_over: bool,
     /// The peer is to hear what has arrived, even if there is nothing else to send.
     pub(super) ack_now: bool,
     /// The server was given less room than it asked for.

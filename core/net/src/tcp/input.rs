@@ -12,6 +12,7 @@ use super::{
     segment::{ACK, FIN, RST, SYN, Segment},
     sequence::Seq,
     server::{Input, Output, Server, Wish},
+    timers::RETRY_US,
 };
 use crate::Count;
 
@@ -250,12 +251,22 @@ impl<Session> Flow<Session> {
             sending.window_seq = segment.seq;
             sending.window_ack = ack;
         }
-        if progress > 0 { self.advance(ack, context, frames) } else { Fate::Kept }
+        if progress > 0 { self.advance(segment, context, frames) } else { Fate::Kept }
     }
 
     /// Something new is acknowledged.
     #[inline]
-    fn advance(&mut self, ack: Seq, context: &mut Context, frames: &mut Frames<'_>) -> Fate {
+    fn advance(&mut self, segment: &Segment<'_>, context: &mut Context, frames: &mut Frames<'_>) -> Fate {
+        let ack = segment.ack;
+        if self.sending.rtt.is_backed_off()
+            && let (true, Some(timestamps)) = (self.timestamps, segment.timestamps)
+        {
+            // What was sent twice is not timed, but its echo says which of the two has come (RFC 7323 section 4.1).
+            let ms = Seq(context.timestamp()).after(Seq(timestamps.echo));
+            if let Ok(ms @ 0..=60_000) = u32::try_from(ms) {
+                self.sending.rtt.sample(ms * 1000);
+            }
+        }
         let segment_bytes = self.segment_bytes();
         let sending = &mut self.sending;
         let count = ack - sending.unacked;
@@ -441,6 +452,10 @@ impl<Session> Flow<Session> {
         server.serve(&mut self.session, &mut input, &mut output);
         let (consumed, wish) = (input.consumed, output.wish);
         self.wants_room = output.was_short;
+        if output.was_short && self.sending.retransmit_us == 0 {
+            // For want of a frame, perhaps: nothing is in flight whose acknowledgement would bring the next call.
+            self.sending.retransmit_us = context.now_us + RETRY_US;
+        }
 
         let from_ring = consumed.min(receiving.ring.len());
         if from_ring > 0 {

@@ -189,10 +189,12 @@ impl<S: Server> Tcp<S> {
         }
         if flow.has_to_send() && !flow.is_listed {
             flow.is_listed = true;
+            debug_assert!(self.listed.len() < self.context.config.max_flows, "a flow is listed once");
             self.listed.push_back(number);
         }
         if let Some(deadline_us) = flow.deadline_us(&self.context) {
-            self.wheel.set_by(number, deadline_us);
+            // What could not be done for want of a frame is tried again in the next tick, and not in this one for ever.
+            self.wheel.set_by(number, deadline_us.max(self.context.now_us + 1));
         }
     }
 
@@ -200,7 +202,8 @@ impl<S: Server> Tcp<S> {
     fn end(&mut self, number: u32, cache: &mut PoolCache) {
         self.context.counts.add(crate::Count::FlowsEnded);
         self.wheel.cancel(number);
-        // Its number stays in the list of those that have something to send, and is passed by there.
+        // Its number stays in the list of those that have something to send, once, whoever gets it next; so the list never
+        // grows beyond the number of flows.
         self.flows.remove(number, cache);
     }
 
@@ -211,8 +214,9 @@ impl<S: Server> Tcp<S> {
         let before = out.len();
         while let Some(number) = self.listed.pop_front() {
             let (flow, receive, send) = self.flows.get_mut(number);
-            if !flow.is_listed {
-                continue; // It is over, and another may have its number by now.
+            if flow.is_over {
+                flow.is_listed = false;
+                continue;
             }
             let mut frames = Frames { receive, send, cache };
             if !flow.transmit(&mut self.context, &mut frames, out) {
@@ -235,7 +239,7 @@ impl<S: Server> Tcp<S> {
             let Some(number) = self.wheel.pop(self.context.now_us) else { break };
             let (flow, receive, send) = self.flows.get_mut(number);
             let mut frames = Frames { receive, send, cache };
-            let fate = flow.time_out(&mut self.context, &mut frames, out);
+            let fate = flow.time_out(&mut self.server, &mut self.context, &mut frames, out);
             self.settle(number, fate, cache, out);
         }
         while out.room() > 0 {

@@ -3,6 +3,8 @@
 //! Owns: nothing. Never does: keep anything of a peer before its SYN has passed, or answer a reset. Invariant: a
 //! connection is opened by whoever has shown to get our packets, and by nobody else.
 
+use std::net::Ipv6Addr;
+
 use sheafio_mempool::{Burst, PoolCache};
 use smoltcp::storage::Assembler;
 
@@ -66,6 +68,9 @@ impl<S: Server> Tcp<S> {
         cache: &mut PoolCache,
         out: &mut Burst,
     ) {
+        if key.remote == key.local || key.remote_port == 0 || is_nobody(key.remote) || is_nobody(key.local) {
+            return self.context.counts.add(Count::BadSource);
+        }
         let path = Path::back(headers, packet);
         let half_open = self.backlog.find(key);
         if segment.has(RST) {
@@ -99,13 +104,6 @@ impl<S: Server> Tcp<S> {
         let context = &mut self.context;
         if segment.has(FIN) {
             return context.counts.add(Count::BadSyn);
-        }
-        let is_group =
-            key.remote.is_multicast() || key.remote.to_ipv4_mapped().is_some_and(|ip| ip.is_multicast());
-        let is_nobody = key.remote.is_unspecified()
-            || key.remote.to_ipv4_mapped().is_some_and(|ip| ip.is_unspecified() || ip.is_broadcast());
-        if is_group || is_nobody || key.remote == key.local || key.remote_port == 0 {
-            return context.counts.add(Count::BadSource);
         }
         if !self.is_open || !context.config.ports.contains(&key.local_port) {
             return self.refuse(&path, key, segment, cache, out);
@@ -209,7 +207,8 @@ impl<S: Server> Tcp<S> {
     /// Removes the connection that has been in TIME-WAIT for longest. Whether there was one.
     fn make_room(&mut self, cache: &mut PoolCache) -> bool {
         while let Some(number) = self.waiting.pop_front() {
-            if self.flows.flow(number).state == State::TimeWait && self.flows.is_in_use(number) {
+            let flow = self.flows.flow(number);
+            if flow.state == State::TimeWait && !flow.is_over {
                 self.context.counts.add(Count::TimeWaitReused);
                 self.end(number, cache);
                 return true;
@@ -253,6 +252,15 @@ impl<S: Server> Tcp<S> {
     }
 }
 
+/// Whether an address is that of a group, or of no host: nobody connects from there, or to there, and nothing is answered
+/// (RFC 9293 section 3.9.2.3, RFC 1122 section 3.2.1.3).
+fn is_nobody(address: Ipv6Addr) -> bool {
+    address.is_multicast()
+        || address.is_unspecified()
+        || (address.to_ipv4_mapped())
+            .is_some_and(|ip| ip.is_multicast() || ip.is_unspecified() || ip.is_broadcast())
+}
+
 /// The largest segment that we take, in bytes without options: what fits into the MTU.
 fn our_mss(key: &Key, context: &Context) -> u16 {
     context.config.mtu - if key.is_ipv4() { 40 } else { 60 }
@@ -291,6 +299,9 @@ fn open<Session: Default>(entry: &HalfOpen, context: &Context) -> Flow<Session> 
     if entry.sent == 1 {
         rtt.sample((context.now_us - entry.sent_us).min(u64::from(u32::MAX)) as u32);
     }
+    // RFC 6928; but one segment if our SYN was lost more than once (RFC 5681 section 3.1, and as Linux: once may be chance).
+    let initial = (10 * u32::from(mss)).min(14_600.max(2 * u32::from(mss)));
+    let is_lossy = (3..u8::MAX).contains(&entry.sent);
     let (ours, theirs) = (entry.ours + 1, entry.theirs + 1);
     // Without the peer's shift ours does not count either (RFC 7323 section 2.2).
     let is_scaled = entry.options.shift.is_some();
@@ -302,6 +313,7 @@ fn open<Session: Default>(entry: &HalfOpen, context: &Context) -> Flow<Session> 
         sack: entry.options.sack,
         is_scaled,
         is_listed: false,
+        is_over: false,
         ack_now: false,
         wants_room: false,
         probes: 0,
@@ -314,8 +326,7 @@ fn open<Session: Default>(entry: &HalfOpen, context: &Context) -> Flow<Session> 
             max_window: window,
             window_seq: entry.theirs,
             window_ack: ours,
-            // RFC 6928.
-            congestion: (10 * u32::from(mss)).min(14_600.max(2 * u32::from(mss))),
+            congestion: if is_lossy { u32::from(mss) } else { initial },
             threshold: u32::MAX,
             recover: ours,
             timed: ours,

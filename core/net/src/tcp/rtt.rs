@@ -37,6 +37,12 @@ impl Rtt {
         self.backoff = self.backoff.saturating_add(1).min(16);
     }
 
+    /// Whether the timeout was doubled since the last sample.
+    #[inline]
+    pub(super) fn is_backed_off(&self) -> bool {
+        self.backoff > 0
+    }
+
     /// Nothing was lost, but waited: the timeout is that of the path again. After a loss the doubled one stands until there
     /// is a sample, or a path that has become slower would never be learned (Karn's algorithm, sections 3 and 5).
     pub(super) fn clear_backoff(&mut self) {
@@ -86,6 +92,6 @@ mod tests {
         assert_eq!(rtt.timeout_us(50_000), 60_000_000);
         rtt.sample(u32::MAX);
         rtt.sample(0);
-        assert!(rtt.timeout_us(50_000) <= 60_000_000 && rtt.backoff == 0);
+        assert!(rtt.timeout_us(50_000) <= 60_000_000 && !rtt.is_backed_off());
     }
 }

@@ -78,12 +78,13 @@ impl<Session> Flows<Session> {
     }
 
     /// Adds a flow whose name is new. Returns its number, or the flow where there is no room.
-    pub(super) fn insert(&mut self, flow: Flow<Session>) -> Option<u32> {
+    pub(super) fn insert(&mut self, mut flow: Flow<Session>) -> Option<u32> {
         if self.is_full() {
             return None;
         }
         let hash = self.hasher.hash_one(flow.key);
         let number = if let Some(number) = self.free.pop() {
+            flow.is_listed = self.all[number as usize].is_listed; // That of its number.
             self.all[number as usize] = flow;
             number
         } else {
@@ -101,16 +102,11 @@ impl<Session> Flows<Session> {
         if let Ok(entry) = self.index.find_entry(hash, |other| *other == number) {
             entry.remove();
             self.free.push(number);
-            self.all[number as usize].is_listed = false;
+            self.all[number as usize].is_over = true;
         }
         let (_, receive, send) = self.get_mut(number);
         bytes::free(receive, cache);
         bytes::free(send, cache);
-    }
-
-    /// Whether a number is that of a flow in use.
-    pub(super) fn is_in_use(&self, number: u32) -> bool {
-        self.find(&self.all[number as usize].key) == Some(number)
     }
 
     /// The numbers of all flows in use.

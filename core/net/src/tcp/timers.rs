@@ -6,11 +6,14 @@ use super::{
     context::Context,
     flow::{Flow, State},
     input::{Fate, Frames},
+    server::Server,
 };
 use crate::Count;
 
 /// Probes of a silent peer before it is given up, each a tenth of the keepalive time behind the one before.
 const KEEPALIVE_PROBES: u8 = 5;
+/// How long a server that the pool had no frame for waits until it is asked again.
+pub(super) const RETRY_US: u64 = 10_000;
 
 impl<Session> Flow<Session> {
     /// When this connection must be looked at next, if nothing happens before.
@@ -27,8 +30,9 @@ impl<Session> Flow<Session> {
     }
 
     /// Does what the time asks for, if its time has come.
-    pub(super) fn time_out(
+    pub(super) fn time_out<S: Server<Session = Session>>(
         &mut self,
+        server: &mut S,
         context: &mut Context,
         frames: &mut Frames<'_>,
         out: &mut Burst,
@@ -38,6 +42,13 @@ impl<Session> Flow<Session> {
         }
         if self.state == State::TimeWait {
             return Fate::Over;
+        }
+        if self.wants_room && self.sending.ring.len() < context.send_bytes {
+            // The pool was empty when the server wrote, and with nothing in flight nobody else asks it again.
+            match self.serve(&[], server, context, frames) {
+                Fate::Kept => {}
+                fate => return fate,
+            }
         }
         if self.sending.retransmit_us != 0 {
             return self.send_again(context, frames, out);
@@ -61,6 +72,10 @@ impl<Session> Flow<Session> {
     /// The retransmission timer is due (RFC 6298 section 5).
     fn send_again(&mut self, context: &mut Context, frames: &mut Frames<'_>, out: &mut Burst) -> Fate {
         let in_flight = self.sending.newest - self.sending.unacked;
+        if in_flight == 0 && !self.has_to_send() {
+            self.sending.retransmit_us = if self.wants_room { context.now_us + RETRY_US } else { 0 };
+            return Fate::Kept;
+        }
         let limit_us = context.config.user_timeout_us;
         let is_window_closed = self.sending.window == 0;
         // A peer with a closed window is waited for as long as it answers to probes.
@@ -74,15 +89,15 @@ impl<Session> Flow<Session> {
             return Fate::Reset;
         }
         let mss = u32::from(self.sending.mss);
-        self.sending.takes_little = true;
-        if !is_window_closed && in_flight == 0 {
-            // It waited for a larger window (RFC 9293 section 3.8.6.2.1, the override timeout).
-        } else if is_window_closed {
+        if is_window_closed {
             if self.probe(context, frames, out) {
                 self.probes = self.probes.saturating_add(1);
                 context.counts.add(Count::WindowProbe);
                 self.sending.rtt.back_off();
             }
+        } else if in_flight == 0 {
+            // Something waits for a larger window (RFC 9293 section 3.8.6.2.1, the override timeout).
+            self.sending.takes_little = true;
         } else {
             context.counts.add(Count::Timeout);
             let sending = &mut self.sending;
