@@ -84,8 +84,11 @@ fn what_a_slow_receiver_loses_adds_up_on_real_drivers() {
                 "{wire}, {sent}"
             );
             assert_eq!(ended.port(0, "rx_packets") + drops + passed, wire, "{driver}{options}: {port}");
-            // 200 of the first 400 are others', and the receiver had no room for all of its own.
-            assert!(passed >= 200 && ended.port(0, "rx_packets") >= 200 + 512 && drops > 0, "{port}");
+            // 200 of the first 400 are others'.
+            assert!(passed >= 200 && ended.port(0, "rx_packets") >= 200 + 512, "{port}");
+            // A virtio-net that has no frames gives its device no buffers, so the wire holds all back and none is lost.
+            let holds_back = options.starts_with(",copy=zerocopy") && driver == "virtio";
+            assert!(if holds_back { taken < 4800 } else { drops > 0 }, "{driver}{options}, {taken}: {port}");
         }
     }
 }
