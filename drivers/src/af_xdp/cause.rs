@@ -9,8 +9,8 @@ use std::{fmt::Write, io};
 
 use super::{
     CopyMode, Frags, Mode,
-    driver::Driver,
-    interface::{Interface, LINK_HEADER_BYTES},
+    driver::{Driver, zero_copy_bytes},
+    interface::Interface,
     process::Process,
 };
 
@@ -164,8 +164,10 @@ pub(super) struct BindAsk {
     pub(super) frags: Frags,
     pub(super) ring: u32,
     pub(super) frame_bytes: u32,
-    /// Of these, for a packet.
+    /// Bytes of them that a packet can have.
     pub(super) data_bytes: u32,
+    /// Frames of a packet that the driver handles in zero-copy mode, at most.
+    pub(super) driver_frames: usize,
 }
 
 /// What helps if a queue can't be bound.
@@ -203,17 +205,43 @@ pub(super) fn of_bind(
         Some(libc::EOPNOTSUPP) => {
             format!("Kernel {} does not know what was asked for. See: dmesg", process.kernel)
         }
+        Some(libc::EINVAL)
+            if ask.copy == CopyMode::ZeroCopy && mtu_needs(interface) > zero_copy_room(ask) =>
+        {
+            let (mtu, needs, room) = (interface.mtu, mtu_needs(interface), zero_copy_room(ask));
+            let less = room.saturating_sub(needs - mtu);
+            let larger = if ask.frame_bytes < 4096 { "--frame-size 4096, or " } else { "" };
+            format!(
+                "Kernels since April 2026 want {needs} bytes of room for packets of MTU {mtu} in zero-copy mode, \
+                 and the frames of one have {room}: {larger}ip link set dev {name} mtu {less}; or {without}"
+            )
+        }
         Some(_) if ask.copy == CopyMode::ZeroCopy && !is_of_the_process(error) => format!(
             "{} refuses zero-copy for this queue as it is set up now{}: {}{without}. See: dmesg",
             name_of(driver),
             settings(ask, interface, driver),
-            smaller_packets(ask, interface).unwrap_or_else(|| smaller_rings(ask.ring, name, driver))
+            smaller_rings(ask.ring, name, driver)
         ),
         Some(libc::EINVAL) => {
             format!("{name} had {} queues a moment ago; see: ethtool -l {name}", interface.rx_queues)
         }
         other => of_call(other, process),
     }
+}
+
+/// What the kernel wants room for (`xp_assign_dev` in net/xdp/xsk_buff_pool.c): the MTU, an Ethernet header, two VLAN
+/// tags and the FCS.
+fn mtu_needs(interface: &Interface) -> u32 {
+    interface.mtu.saturating_add(14 + 2 * 4 + 4)
+}
+
+/// Room for a packet in zero-copy mode, in one frame or in several.
+fn zero_copy_room(ask: BindAsk) -> u32 {
+    let one = zero_copy_bytes(ask.data_bytes, false);
+    if ask.frags == Frags::No || ask.driver_frames < 2 {
+        return one;
+    }
+    one.max(zero_copy_bytes(ask.data_bytes, true).saturating_mul(ask.driver_frames as u32))
 }
 
 /// What of the settings a zero-copy driver may not like.
@@ -225,19 +253,6 @@ fn settings(ask: BindAsk, interface: &Interface, driver: &Driver) -> String {
     }
     text.push(')');
     text
-}
-
-/// A driver that takes one frame a packet wants frames that hold a packet; so does the kernel on its behalf in
-/// later versions.
-fn smaller_packets(ask: BindAsk, interface: &Interface) -> Option<String> {
-    let (name, mtu, holds) = (&interface.name, interface.mtu, ask.data_bytes);
-    (mtu + LINK_HEADER_BYTES > holds).then(|| {
-        let larger = if ask.frame_bytes < 4096 { "frames of 4096 bytes (--frame-size 4096), or " } else { "" };
-        let fits = holds - LINK_HEADER_BYTES;
-        format!(
-            "a frame holds {holds} bytes, too few for packets of MTU {mtu}, try {larger}ip link set dev {name} mtu {fits}; or "
-        )
-    })
 }
 
 /// Some drivers want our rings to be no larger than theirs.

@@ -102,6 +102,19 @@ pub(super) fn has_zero_copy(interface: &Interface) -> Option<bool> {
     (features != 0).then_some(features & XSK_ZEROCOPY != 0)
 }
 
+/// Bytes of a packet that each of its frames holds for certain in zero-copy mode, of `data_bytes` that it has for them.
+///
+/// Drivers tell their NICs what `xsk_pool_get_rx_frame_size` says (include/net/xdp_sock_drv.h). Since April 2026, in stable
+/// releases too, that is a multiple of 128; and where packets may have several frames, there is room for a struct
+/// skb_shared_info behind it, which the kernel had written over the end of full frames until then.
+pub(super) fn zero_copy_bytes(data_bytes: u32, has_frags: bool) -> u32 {
+    /// `SKB_DATA_ALIGN(sizeof(struct skb_shared_info))` in the kernel's usual configuration: 17 fragments, and cache lines
+    /// of 64 bytes.
+    const SHARED_INFO_BYTES: u32 = 320;
+    let behind = if has_frags { SHARED_INFO_BYTES } else { 0 };
+    data_bytes.saturating_sub(behind) / 128 * 128
+}
+
 /// What the kernel says of XDP on an interface.
 pub(super) fn query(interface: &Interface) -> io::Result<sys::bpf_xdp_query_opts> {
     query_with(interface, 0)
@@ -178,6 +191,16 @@ mod tests {
         let driver = Driver::of(&Interface::lookup("lo").unwrap());
         assert!(driver.offloads.is_empty() && driver.rings.is_none(), "{driver:?}");
         assert!(driver.has_zero_copy() != Some(true) && driver.has_native() != Some(true), "{driver:?}");
+    }
+
+    /// Of frames of 2 and 4 KiB, and of ones with a headroom that is no multiple of 128.
+    #[test]
+    fn what_a_zero_copy_driver_takes_for_certain_is_rounded_down() {
+        let bytes = |data| [zero_copy_bytes(data, false), zero_copy_bytes(data, true)];
+        assert_eq!(bytes(2048 - 256), [1792, 1408]);
+        assert_eq!(bytes(4096 - 256), [3840, 3456]);
+        assert_eq!(bytes(2048 - 256 - 64), [1664, 1408]);
+        assert_eq!(bytes(200), [128, 0]);
     }
 
     #[test]

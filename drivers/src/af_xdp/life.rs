@@ -13,6 +13,7 @@ use sheafio_core::QueueCounters;
 use super::{
     QueueSet,
     device::{Device, DeviceCounts},
+    driver::zero_copy_bytes,
     interface::{Interface, LINK_HEADER_BYTES, Sight, State},
     kernel,
     open::not_opened,
@@ -34,14 +35,30 @@ const CARRIER_LOOKS: u32 = 20;
 pub(super) struct Life {
     sight: Sight,
     queues: QueueSet,
-    /// The largest packet that can be received, in bytes, in as many frames as it may have.
-    largest_bytes: u32,
+    largest: Largest,
     sockets: Vec<(Weak<Socket>, Arc<QueueCounters>)>,
     attachment: Weak<Attachment>,
     device: Option<Arc<Device>>,
     steer: Steer,
     seen: Seen,
     is_gone: bool,
+}
+
+/// The largest packet that can be received, in as many frames as it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Largest {
+    /// Its length in bytes.
+    bytes: u32,
+    /// A zero-copy driver may take a little more; what it does not take, it drops itself.
+    is_of_driver: bool,
+}
+
+impl Largest {
+    /// Of packets in up to `frames` frames, each with room for `data_bytes`.
+    fn of(data_bytes: u32, frames: usize, zero_copy: bool) -> Self {
+        let a_frame = if zero_copy { zero_copy_bytes(data_bytes, frames > 1) } else { data_bytes };
+        Self { bytes: a_frame.saturating_mul(frames as u32), is_of_driver: zero_copy }
+    }
 }
 
 /// What one look has found.
@@ -85,11 +102,11 @@ impl Life {
         };
         // What was not told yet is told at the first look.
         let link = if interface.is_up { Link::Up } else { Link::Down };
-        let frames = sockets.iter().filter_map(|(socket, _)| socket.upgrade());
-        let frames = frames.map(|socket| socket.frames_a_packet).min().unwrap_or(1);
-        let largest_bytes = frame_bytes.saturating_mul(frames as u32);
+        let open = || sockets.iter().filter_map(|(socket, _)| socket.upgrade());
+        let frames = open().map(|socket| socket.frames_a_packet).min().unwrap_or(1);
+        let largest = Largest::of(frame_bytes, frames, open().any(|socket| socket.zero_copy));
         let seen = Seen { state, link, patience: CARRIER_LOOKS, was_taken_off: false };
-        Ok(Self { sight, queues, largest_bytes, sockets, attachment, device, steer, seen, is_gone: false })
+        Ok(Self { sight, queues, largest, sockets, attachment, device, steer, seen, is_gone: false })
     }
 
     /// The end of the device, if it has come to that.
@@ -150,14 +167,14 @@ impl Control for Life {
         };
         let (link, patience) = link(&self.seen, &state);
         let now = Seen { state, link, patience, was_taken_off: attachment.was_taken_off() };
-        let changes = changes(&self.seen, &now, &self.queues, self.largest_bytes);
+        let changes = changes(&self.seen, &now, &self.queues, self.largest);
         self.seen = now;
         changes
     }
 }
 
 /// What is different now.
-fn changes(before: &Seen, now: &Seen, queues: &QueueSet, largest_bytes: u32) -> Vec<Change> {
+fn changes(before: &Seen, now: &Seen, queues: &QueueSet, largest: Largest) -> Vec<Change> {
     let name = &now.state.name;
     let mut changes = Vec::new();
     if before.state.name != *name {
@@ -181,7 +198,7 @@ fn changes(before: &Seen, now: &Seen, queues: &QueueSet, largest_bytes: u32) -> 
         changes.push(queue_change(before.state.rx_queues, &now.state, queues));
     }
     if before.state.mtu != now.state.mtu {
-        changes.extend(mtu_change(before.state.mtu, &now.state, largest_bytes));
+        changes.extend(mtu_change(before.state.mtu, &now.state, largest));
     }
     if now.was_taken_off && !before.was_taken_off {
         changes.push(Change::Trouble(
@@ -218,19 +235,23 @@ fn queue_change(before: u32, now: &State, queues: &QueueSet) -> Change {
     }
 }
 
-fn mtu_change(before: u32, now: &State, largest_bytes: u32) -> Option<Change> {
-    let largest = |mtu: u32| mtu.saturating_add(LINK_HEADER_BYTES);
-    let (name, mtu) = (&now.name, now.mtu);
-    if largest(mtu) > largest_bytes {
+fn mtu_change(before: u32, now: &State, largest: Largest) -> Option<Change> {
+    let needed = |mtu: u32| mtu.saturating_add(LINK_HEADER_BYTES);
+    let (name, mtu, bytes) = (&now.name, now.mtu, largest.bytes);
+    if needed(mtu) > bytes {
+        let dropped = if largest.is_of_driver {
+            format!("the driver is sure to take {bytes}, and may drop larger ones")
+        } else {
+            format!("the frames of one hold {bytes}, and larger ones are dropped (rx_too_large)")
+        };
         return Some(Change::Trouble(format!(
-            "the MTU was changed from {before} to {mtu}: packets may have {} bytes, but the frames of one hold \
-             {largest_bytes}, and larger ones are dropped (rx_too_large). Start again, for packets in several frames, \
-             or: ip link set dev {name} mtu {}",
-            largest(mtu),
-            largest_bytes - LINK_HEADER_BYTES
+            "the MTU was changed from {before} to {mtu}: packets may have {} bytes, but {dropped}. Start again, for \
+             packets in several frames, or: ip link set dev {name} mtu {}",
+            needed(mtu),
+            bytes.saturating_sub(LINK_HEADER_BYTES)
         )));
     }
-    let fits_again = largest(before) > largest_bytes;
+    let fits_again = needed(before) > bytes;
     fits_again
         .then(|| Change::Mended(format!("the MTU is {mtu}: every packet of that size is received again")))
 }
@@ -249,7 +270,8 @@ mod tests {
         let mut now = before.clone();
         change(&mut now);
         (now.link, now.patience) = link(before, &now.state);
-        let changes = changes(before, &now, &queues.parse().unwrap(), 1792);
+        let largest = Largest::of(1792, 1, false);
+        let changes = changes(before, &now, &queues.parse().unwrap(), largest);
         (changes, now)
     }
 
@@ -332,5 +354,21 @@ mod tests {
         assert!(text(&changes).contains("packets may have 1797 bytes, but the frames of one hold 1792"));
         let (changes, _) = after(&large, "1", |now| now.state.mtu = 1000);
         assert!(matches!(&changes[..], [Change::Mended(_)]), "{changes:?}");
+    }
+
+    /// Frames of 4 KiB hold 3,840 bytes; five of them, in zero-copy mode, 3,456 each for certain.
+    #[test]
+    fn an_mtu_is_told_where_a_zero_copy_driver_may_drop_packets_of_its_size() {
+        let says = |mtu, largest| {
+            let now = State { mtu, ..seen().state };
+            mtu_change(1500, &now, largest).map(|change| text(&[change]).to_owned())
+        };
+        let direct = Largest::of(3840, 5, true);
+        assert_eq!(says(5 * 3456 - 18, direct), None);
+        let told = says(5 * 3456 - 17, direct).unwrap();
+        assert!(told.contains("the driver is sure to take 17280, and may drop larger ones"), "{told}");
+        assert!(told.ends_with("dev ve0 mtu 17262"), "{told}");
+        assert_eq!(says(5 * 3840 - 18, Largest::of(3840, 5, false)), None);
+        assert_eq!(says(3840 - 18, Largest::of(3840, 1, true)), None);
     }
 }

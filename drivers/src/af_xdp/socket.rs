@@ -411,9 +411,9 @@ fn refused_bind(
     ask: Ask,
     source: io::Error,
 ) -> DriverError {
-    let Ask { ring, copy, frags, .. } = ask;
+    let Ask { ring, copy, frags, driver_frames, .. } = ask;
     let (frame_bytes, data_bytes) = (geometry.frame_bytes(), geometry.data_bytes());
-    let bind = BindAsk { copy, frags, ring, frame_bytes, data_bytes };
+    let bind = BindAsk { copy, frags, ring, frame_bytes, data_bytes, driver_frames };
     let remedy = cause::of_bind(&source, bind, interface, &Driver::of(interface), &Process::look());
     DriverError::Bind { interface: interface.name.clone(), queue, copy: copy.name(), source, remedy }
 }

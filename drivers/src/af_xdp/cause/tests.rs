@@ -149,7 +149,14 @@ fn a_headroom_that_is_too_large_for_the_kernel_is_named_with_what_it_takes() {
 
 #[test]
 fn a_bind_that_fails_names_driver_features_and_rings() {
-    let ask = |copy| BindAsk { copy, frags: Frags::Auto, ring: 2048, frame_bytes: 2048, data_bytes: 1792 };
+    let ask = |copy| BindAsk {
+        copy,
+        frags: Frags::Auto,
+        ring: 2048,
+        frame_bytes: 2048,
+        data_bytes: 1792,
+        driver_frames: 1,
+    };
     let say =
         |number, copy, driver: &Driver| of_bind(&error(number), ask(copy), &interface(), driver, &process());
     let zero = CopyMode::ZeroCopy;
@@ -181,15 +188,28 @@ fn a_bind_that_fails_names_driver_features_and_rings() {
     let words = say(libc::EINVAL, zero, &Driver { rings: Some(large), ..with_rings });
     assert!(words.contains("4096 for rx") && !words.contains("larger than its own"), "{words}");
 
-    let large_packets = |frame_bytes| {
-        let ask = BindAsk { frame_bytes, data_bytes: frame_bytes - 256, ..ask(zero) };
-        let interface = Interface { mtu: 9000, ..interface() };
-        of_bind(&error(libc::EINVAL), ask, &interface, &with_small_rings, &process())
+    // What newer kernels want room for, to the byte: 1,792 in one frame, 1,408 in each of several.
+    let at_mtu = |mtu, frags, driver_frames| {
+        let ask = BindAsk { frags, driver_frames, ..ask(zero) };
+        of_bind(
+            &error(libc::EINVAL),
+            ask,
+            &Interface { mtu, ..interface() },
+            &driver(Some(0b1011)),
+            &process(),
+        )
     };
-    let words = large_packets(4096);
-    has(&words, &["holds 3840 bytes", "MTU 9000", "ip link set dev eth7 mtu 3822; or use copy=auto"]);
-    assert!(!words.contains("larger than its own") && !words.contains("--frame-size"), "{words}");
-    has(&large_packets(2048), &["--frame-size 4096", "mtu 1774"]);
+    let words = at_mtu(1767, Frags::Auto, 1);
+    has(
+        &words,
+        &["want 1793 bytes", "MTU 1767", "have 1792: --frame-size 4096, or", "mtu 1766", "copy=auto"],
+    );
+    for (mtu, frags, driver_frames) in [(1766, Frags::Auto, 1), (8 * 1408 - 26, Frags::Auto, 8)] {
+        let words = at_mtu(mtu, frags, driver_frames);
+        assert!(!words.contains("bytes of room") && words.contains("refuses zero-copy"), "{words}");
+    }
+    has(&at_mtu(8 * 1408 - 25, Frags::Auto, 8), &["have 11264"]);
+    has(&at_mtu(1767, Frags::No, 8), &["have 1792"]);
 
     has(&say(libc::EINVAL, CopyMode::Copy, &driver(None)), &["eth7 had 4 queues", "ethtool -l eth7"]);
     has(&say(libc::ENETDOWN, zero, &driver(None)), &["ip link set dev eth7 up"]);
