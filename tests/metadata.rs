@@ -6,9 +6,9 @@ use std::{
 };
 
 use sheafio_core::Queue;
-use sheafio_drivers::af_xdp::{self, AfXdpQueue, Config, Mode, TxTimestamp};
+use sheafio_drivers::af_xdp::{self, AfXdpQueue, Config, Mode, Netdev, TxTimestamp};
 use sheafio_mempool::{Burst, Hugepages, Mempool, PoolCache, RxMetadata};
-use sheafio_tests::{Netns, PacketSocket, Veth, can_make_networks};
+use sheafio_tests::{Netns, PacketSocket, Veth, can_make_networks, skip};
 
 const PEER: &str = "10.0.0.1";
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -279,4 +279,35 @@ fn received_packets_come_with_what_the_device_knows() {
         let tag = metadata.and_then(|metadata| metadata.vlan).expect("the tag is told");
         assert_eq!((tag.protocol, tag.id(), tag.tag), (0x8100, 100, 0x2064));
     }
+}
+
+/// A tap device runs XDP programs natively and tells nothing of a packet: none is asked, and the line says why.
+#[test]
+fn a_driver_that_tells_nothing_is_not_asked() {
+    const TEST: &str = "a_driver_that_tells_nothing_is_not_asked";
+    if !can_make_networks(TEST) {
+        return;
+    }
+    let netns = Netns::new("tap");
+    if !netns.succeeds("ip", &["tuntap", "add", "dev", "tp0", "mode", "tap"]) {
+        skip(TEST, "no tap devices here");
+        return;
+    }
+    netns.ip(&["link", "set", "tp0", "up"]);
+    netns.enter(|| {
+        if Netdev::of("tp0").and_then(|netdev| netdev.rx_metadata()).is_none() {
+            skip(TEST, "this kernel does not say what drivers tell of packets; it takes 6.7");
+            return;
+        }
+        let pool = pool();
+        let config = Config { metadata: true, mode: Mode::Native, ..Config::default() };
+        let mut port = af_xdp::open_with("tp0", &config, pool).unwrap();
+        let warnings = port.warnings().join("\n");
+        let line = "tp0: received packets come without metadata, as its driver tun tells nothing of them";
+        assert!(warnings.contains(line), "{warnings}");
+        let (mut queue, mut cache) = (port.queue(0).unwrap(), pool.cache().unwrap());
+        queue.close(&mut cache);
+        drop(cache);
+        assert_eq!(pool.audit().unwrap().home, 1024);
+    });
 }

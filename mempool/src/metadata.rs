@@ -89,8 +89,8 @@ impl Frame {
 
     /// Asks the device to put the Internet checksum (RFC 1071) of the bytes from `start` to the end of the packet
     /// at `start + offset`, where the sum of the pseudo header must lie already, not inverted: 6 behind the start of a
-    /// UDP header, 16 behind that of TCP. AF_XDP ports do so when they send, in software. Ask last: the request is gone
-    /// when the packet's start moves.
+    /// UDP header, 16 behind that of TCP. AF_XDP ports do so when they send, in software where the device can't. Ask
+    /// last: the request is gone when the packet's start moves.
     ///
     /// Returns whether it was possible: not if the checksum is not in this frame, or there is no headroom of 32 bytes.
     #[must_use]

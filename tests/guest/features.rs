@@ -12,12 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sheafio_drivers::af_xdp::Netdev;
 use sheafio_tests::{Fwd, sheafio};
 
-use crate::{
-    netdev::Netdev,
-    nics::{DRIVERS, Nics, in_guest},
-};
+use crate::nics::{DRIVERS, Nics, in_guest};
 
 /// linux/if_xdp.h, newer than the C library's.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
@@ -51,7 +49,7 @@ fn features_of_each_driver_are_found_or_named() {
         if let Some(netdev) = &netdev {
             assert_eq!(
                 (native, zero_copy),
-                (netdev.native, netdev.zero_copy),
+                (netdev.has_native(), netdev.has_zero_copy()),
                 "{kernel} {driver}: {netdev:?}"
             );
         }
@@ -67,13 +65,13 @@ fn features_of_each_driver_are_found_or_named() {
             _ => "no".to_owned(),
         };
         let tx_metadata = if binds(copied, TX_METADATA_BYTES) {
-            let offloads = netdev.as_ref().map(|netdev| netdev.tx_metadata.clone()).unwrap_or_default();
+            let offloads = netdev.as_ref().and_then(Netdev::tx_offloads).unwrap_or_default();
             [vec!["in software"], offloads].concat().join(", ")
         } else {
             "no".to_owned()
         };
         let segments = match (&netdev, binds(direct | libc::XDP_USE_SG, 0)) {
-            (Some(netdev), true) => format!("{} frames", netdev.zero_copy_segments),
+            (Some(netdev), true) => format!("{} frames", netdev.zero_copy_frames()),
             _ => "no".to_owned(),
         };
         // As the head of the table in tests/guest/run has them.
@@ -89,7 +87,7 @@ fn features_of_each_driver_are_found_or_named() {
             segments,
             yes(takes_tx_budget),
             tx_metadata,
-            list(netdev.map(|netdev| netdev.rx_metadata)),
+            list(netdev.and_then(|netdev| netdev.rx_metadata())),
         ];
         rows.push(row.join(" | "));
     }

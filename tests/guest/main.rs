@@ -8,7 +8,6 @@ mod close;
 mod features;
 mod large;
 mod link;
-mod netdev;
 mod nics;
 
 use std::{
@@ -17,14 +16,14 @@ use std::{
     time::Duration,
 };
 
-use netdev::Netdev;
 use nics::{DRIVERS, LEFT, Nics, RIGHT, in_guest};
+use sheafio_drivers::af_xdp::Netdev;
 use sheafio_tests::{Fwd, datagram, sheafio, socket};
 
 /// Drivers that do without copies on this kernel, as it says itself.
 fn zero_copy_drivers() -> Vec<&'static str> {
     let has_zero_copy =
-        |driver: &&str| Netdev::of(&format!("{driver}1")).is_some_and(|netdev| netdev.zero_copy);
+        |driver: &&str| Netdev::of(&format!("{driver}1")).is_some_and(|netdev| netdev.has_zero_copy());
     let drivers: Vec<_> = DRIVERS.into_iter().filter(has_zero_copy).collect();
     assert!(is_old() || drivers == ["igb", "virtio"], "{drivers:?}");
     if drivers.is_empty() {

@@ -184,7 +184,7 @@ impl Interface {
 }
 
 /// The index of an interface, by its name or an alternative name.
-fn index_of(name: &str) -> Option<u32> {
+pub(super) fn index_of(name: &str) -> Option<u32> {
     if name.len() >= libc::IFNAMSIZ {
         return altname::index_of(name);
     }

@@ -10,6 +10,7 @@ use std::{
 use sheafio_core::{DropReason, QueueCounters};
 
 use super::{
+    netdev::Netdev,
     program::Attachment,
     queue::{Kernel, Wake},
     release::Release,
@@ -24,21 +25,27 @@ pub struct LinuxKernel {
     attachment: Arc<Attachment>,
     queue: u32,
     metadata_key: Option<u64>,
+    offloads_checksums: bool,
     start: Instant,
     release: Option<Release>,
 }
 
 impl LinuxKernel {
-    /// `metadata_key`: what the XDP program writes behind the metadata of each packet, if it does. `release`: what
-    /// proves in the end that the driver has let go, where the rings do not tell.
+    /// `metadata_key`: what the XDP program writes behind the metadata of each packet, if it does. `netdev`: what the
+    /// driver can do, if that is told. `release`: what proves in the end that the driver has let go, where the rings do
+    /// not tell.
     pub(super) fn new(
         socket: Arc<Socket>,
         attachment: Arc<Attachment>,
         queue: u32,
         metadata_key: Option<u64>,
+        netdev: Option<&Netdev>,
         release: Option<Release>,
     ) -> Self {
-        Self { socket: Some(socket), attachment, queue, metadata_key, start: Instant::now(), release }
+        // Copied packets leave by the kernel, whatever the driver could do.
+        let offloads_checksums = socket.zero_copy && netdev.is_some_and(Netdev::offloads_checksums);
+        let (socket, start) = (Some(socket), Instant::now());
+        Self { socket, attachment, queue, metadata_key, offloads_checksums, start, release }
     }
 }
 
@@ -73,6 +80,10 @@ impl Kernel for LinuxKernel {
 
     fn tells_tx_times(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| socket.tx_metadata)
+    }
+
+    fn offloads_checksums(&self) -> bool {
+        self.offloads_checksums
     }
 
     fn rx_metadata_key(&self) -> Option<u64> {

@@ -5,7 +5,7 @@
 //! taken off before a socket is closed.
 //!
 //! What lies where: `config` says what can be asked, `open` makes a port of it: `interface` looks the device up,
-//! `program` loads and attaches, `other` tells what else is attached, `steer` says which packets are ours, `verdict`
+//! `netdev` asks what its driver can do, `program` loads and attaches, `other` tells what else is attached, `steer` says which packets are ours, `verdict`
 //! what became of them, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks, `life` looks
 //! for what becomes of the device, `device` and `losses` for what it counts, `rings` and `queue` are the data path.
 //! `rights` tells which capabilities are missing, and gives them up. When a step fails, `process`, `driver` and
@@ -22,6 +22,7 @@ mod kernel;
 mod life;
 mod link;
 mod losses;
+mod netdev;
 mod open;
 mod other;
 mod owner;
@@ -43,6 +44,7 @@ use sheafio_core::{Queue, interface_numa_node};
 pub use self::{
     config::{Config, CopyMode, Frags, Mode},
     device::DeviceCounts,
+    netdev::Netdev,
     open::{open, open_with},
     queue::TxTimestamp,
     queues::{NoQueueSet, QueueSet},

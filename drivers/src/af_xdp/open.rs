@@ -26,9 +26,10 @@ use super::{
     kernel::LinuxKernel,
     life::Life,
     link::{Carrier, Promiscuous, Returning, wait_for_links},
+    netdev::Netdev,
     other::Other,
     process::Process,
-    program::{Attachment, Program, Variant},
+    program::{Asks, Attachment, Program, Variant},
     queue::XskQueue,
     release::Release,
     rights::{self, Right},
@@ -126,14 +127,16 @@ fn serve(
     warnings: &mut Vec<String>,
 ) -> Result<Serving, DriverError> {
     // 1. Load the program; it sees no packet yet.
-    let program = load(interface, config, mode)?;
+    let netdev = config.metadata.then(|| Netdev::of_index(interface.index)).flatten();
+    let program = load(interface, config, mode, netdev.as_ref())?;
     // 2. Bind a socket to each queue.
     let bound = Bound::bind(interface, config, pool, mode, warnings)?;
     let (zero_copy, tx_metadata) = (bound.zero_copy, bound.tx_metadata);
     // 3. Put the sockets into the program's map.
     let attachment = Arc::new(program.serve(interface, bound.by_queue(&config.queues))?);
     // 4. Fill the fill rings.
-    let (queues, sockets) = fill(interface, config, pool, bound, &attachment, program.metadata_key())?;
+    let key = program.metadata_key();
+    let (queues, sockets) = fill(interface, config, pool, bound, &attachment, key, netdev.as_ref())?;
     // 5. Make the device ready: not before the queues are known to be free.
     make_way(interface, config, &attachment, warnings)?;
     // 6. Attach the program: packets come.
@@ -146,9 +149,16 @@ fn serve(
 }
 
 /// Loads the program that can do most of what is asked for, with its rules.
-fn load(interface: &Interface, config: &Config, mode: Mode) -> Result<Program, DriverError> {
+fn load(
+    interface: &Interface,
+    config: &Config,
+    mode: Mode,
+    netdev: Option<&Netdev>,
+) -> Result<Program, DriverError> {
     // A program that asks the device can be attached in native mode only.
-    let variant = if config.metadata && mode == Mode::Native { Variant::Metadata } else { Variant::Frags };
+    let asks_device = config.metadata && mode == Mode::Native;
+    let asks = asks_device.then(|| Asks::worth(netdev.and_then(Netdev::rx_metadata_bits))).flatten();
+    let variant = asks.map_or(Variant::Frags, Variant::Metadata);
     let program = Program::load(interface, config.queues.last() + 1, variant)?;
     program.steer().set(&config.steer)?;
     Ok(program)
@@ -162,6 +172,7 @@ fn fill(
     bound: Bound,
     attachment: &Arc<Attachment>,
     metadata_key: Option<u64>,
+    netdev: Option<&Netdev>,
 ) -> Result<(Vec<AfXdpQueue>, Vec<Counted>), DriverError> {
     let frames = config.fill.unwrap_or(pool.frames() / 4 / config.queues.len()).min(config.ring);
     let (mut queues, mut counted) = (Vec::new(), Vec::new());
@@ -170,7 +181,7 @@ fn fill(
         let weak = Arc::downgrade(&socket);
         // Without one, as where locked memory is short by a page, the frames stay retired at the end.
         let release = socket.zero_copy.then(|| Release::prepare(interface.index, number).ok()).flatten();
-        let kernel = LinuxKernel::new(socket, attachment.clone(), number, metadata_key, release);
+        let kernel = LinuxKernel::new(socket, attachment.clone(), number, metadata_key, netdev, release);
         let mut queue = XskQueue::new(pool, rings, kernel, frames);
         queue.fill_up(&mut cache);
         counted.push((weak, queue.counters().clone()));

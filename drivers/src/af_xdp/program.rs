@@ -42,7 +42,22 @@ pub(super) enum Variant {
     /// For packets of several buffers too.
     Frags,
     /// The same, and tells what the device knows of each packet. In native mode only.
-    Metadata,
+    Metadata(Asks),
+}
+
+/// What a program asks the device for with each packet, as a set of bits: 1 timestamp, 2 hash, 4 VLAN tag, in
+/// `xdp.bpf.c` as in `enum netdev_xdp_rx_metadata` (linux/netdev.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asks(u64);
+
+impl Asks {
+    const ALL: u64 = 7;
+
+    /// What is worth asking for: what the driver says that it tells, and everything where the kernel does not say
+    /// (before Linux 6.7). `None`: nothing.
+    pub(super) fn worth(told: Option<u64>) -> Option<Self> {
+        Some(told.unwrap_or(Self::ALL) & Self::ALL).filter(|bits| *bits != 0).map(Self)
+    }
 }
 
 impl Variant {
@@ -53,8 +68,8 @@ impl Variant {
             (Self::Plain, _) => "sheafio_xdp",
             (Self::Frags, false) => "sheafio_frags",
             (Self::Frags, true) => "sheafio_frags_c",
-            (Self::Metadata, false) => "sheafio_metadata",
-            (Self::Metadata, true) => "sheafio_meta_c",
+            (Self::Metadata(_), false) => "sheafio_metadata",
+            (Self::Metadata(_), true) => "sheafio_meta_c",
         }
     }
 
@@ -63,8 +78,13 @@ impl Variant {
         match self {
             Self::Plain => None,
             Self::Frags => Some(Self::Plain),
-            Self::Metadata => Some(Self::Frags),
+            Self::Metadata(_) => Some(Self::Frags),
         }
+    }
+
+    /// What it asks the device for.
+    fn asks(self) -> Option<Asks> {
+        if let Self::Metadata(asks) = self { Some(asks) } else { None }
     }
 }
 
@@ -122,20 +142,24 @@ impl Program {
         copies: bool,
     ) -> Result<Self, DriverError> {
         let name = variant.name(copies);
-        let key = fastrand::u64(1..);
+        let (key, asks) = (fastrand::u64(1..), variant.asks());
         with_libbpf_quiet(|| {
             let mut open = ObjectBuilder::default().name("sheafio")?.open_memory(&OBJECT.0)?;
             for mut map in open.maps_mut() {
                 match map.name().to_string_lossy().as_ref() {
                     "xsks" => map.set_max_entries(queues)?,
-                    name if name.ends_with(".rodata") => map.set_initial_value(&key.to_ne_bytes())?,
+                    // `told` of xdp.bpf.c.
+                    name if name.ends_with(".rodata") => {
+                        let told = [key, asks.map_or(0, |asks| asks.0)];
+                        map.set_initial_value(told.map(u64::to_ne_bytes).as_flattened())?;
+                    }
                     _ => {}
                 }
             }
             for mut program in open.progs_mut() {
                 let wanted = program.name() == name;
                 program.set_autoload(wanted);
-                if wanted && variant == Variant::Metadata {
+                if wanted && asks.is_some() {
                     program.set_ifindex(interface.index);
                     program.set_flags(DEVICE_BOUND);
                 }
@@ -149,7 +173,7 @@ impl Program {
 
     /// The key behind the metadata of each packet; `None` if the program writes none.
     pub(super) fn metadata_key(&self) -> Option<u64> {
-        (self.variant == Variant::Metadata).then_some(self.key)
+        self.variant.asks().map(|_| self.key)
     }
 
     /// Why the variant that was asked for was not loaded, if it was not.
@@ -308,5 +332,18 @@ fn why_not(interface: &Interface, program: BorrowedFd<'_>, mode: Mode, error: &i
         mode: mode.name(),
         reason: words.map_or_else(|| error.to_string(), |words| format!("{words} ({error})")),
         remedy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_asked_for_what_its_driver_tells_or_for_all_where_that_is_not_told() {
+        assert_eq!(Asks::worth(Some(5)), Some(Asks(5)));
+        assert_eq!(Asks::worth(None), Some(Asks(7)));
+        // What later kernels have besides is nothing to this program.
+        assert_eq!((Asks::worth(Some(0)), Asks::worth(Some(8))), (None, None));
     }
 }

@@ -23,6 +23,8 @@ mod kernel;
 mod moves;
 mod requests;
 mod runs;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::{os::fd::RawFd, sync::Arc};
 
@@ -100,6 +102,7 @@ impl<K: Kernel> XskQueue<K> {
     pub(crate) fn new(pool: &'static Mempool, rings: Rings, kernel: K, fill_target: u32) -> Self {
         let kick_batch = if kernel.sends_all_for_one_kick() { KICK_BATCH } else { 1 };
         let looks_for_requests = u64::from(kernel.tells_tx_times());
+        let offloads_checksums = looks_for_requests != 0 && kernel.offloads_checksums();
         let fill_target = fill_target.min(rings.fill.size).min(rings.rx.size).max(1);
         let fill = Producer::new(rings.fill);
         let held = kernel.can_prove_release().then(|| Held::new(pool.frames(), fill.next_index()));
@@ -128,7 +131,7 @@ impl<K: Kernel> XskQueue<K> {
             wake_again_ns: 0,
             pool,
             lost: 0,
-            requests: Requests::new(),
+            requests: Requests::new(offloads_checksums),
             looks_for_requests,
             closed: None,
         }
@@ -271,16 +274,6 @@ impl<K: Kernel> XskQueue<K> {
             std::ptr::eq(cache.pool(), self.pool),
             "a pool cache of another pool was given to this queue"
         );
-    }
-
-    /// Frees what can't be sent any more.
-    #[cold]
-    fn drop_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
-        let dropped = burst.packet_count();
-        cache.free_burst(burst);
-        self.counters.add_drops(DropReason::DeviceGone, dropped as u64);
-        self.publish_held();
-        0
     }
 }
 

@@ -41,9 +41,18 @@ pub(super) fn packet_socket() -> io::Result<OwnedFd> {
 
 /// socket(2) of family AF_NETLINK, connected to the kernel's rtnetlink (rtnetlink(7)).
 pub(super) fn route_socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    netlink_socket(libc::NETLINK_ROUTE, 0)
+}
+
+/// The same, to generic netlink, whose families are asked for by name (linux/genetlink.h). Reading does not wait.
+pub(super) fn generic_socket() -> io::Result<OwnedFd> {
+    netlink_socket(libc::NETLINK_GENERIC, libc::SOCK_NONBLOCK)
+}
+
+fn netlink_socket(protocol: i32, flags: i32) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags;
     // SAFETY: socket takes no pointer.
-    let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
     // SAFETY: the descriptor is new and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -335,8 +335,11 @@ struct metadata {
 };
 enum { HAS_TIMESTAMP = 1, HAS_HASH = 2, HAS_VLAN = 4 };
 
-/* Says that it was written for this packet. The loader draws it by lot. */
-const volatile __u64 metadata_key = 0;
+/* What the loader tells the program before it loads it: to the verifier these are constants. */
+const volatile struct {
+	__u64 key; /* Says that metadata was written for this packet; drawn by lot. */
+	__u64 asks; /* HAS_*: what is worth asking the device for. */
+} told = {};
 
 /* net/core/xdp.c: the first two since Linux 6.3, VLAN tags since 6.8. */
 enum xdp_rss_hash_type { XDP_RSS_TYPE_NONE };
@@ -360,11 +363,11 @@ static __always_inline void tell(struct xdp_md *ctx)
 	if ((void *)(metadata + 1) > (void *)(long)ctx->data)
 		return;
 	/* veth tells a time of 0 for a packet that has none. */
-	if (bpf_ksym_exists(bpf_xdp_metadata_rx_timestamp) && !bpf_xdp_metadata_rx_timestamp(ctx, &timestamp) && timestamp)
+	if (told.asks & HAS_TIMESTAMP && bpf_ksym_exists(bpf_xdp_metadata_rx_timestamp) && !bpf_xdp_metadata_rx_timestamp(ctx, &timestamp) && timestamp)
 		present |= HAS_TIMESTAMP;
-	if (bpf_ksym_exists(bpf_xdp_metadata_rx_hash) && !bpf_xdp_metadata_rx_hash(ctx, &hash, &kind))
+	if (told.asks & HAS_HASH && bpf_ksym_exists(bpf_xdp_metadata_rx_hash) && !bpf_xdp_metadata_rx_hash(ctx, &hash, &kind))
 		present |= HAS_HASH;
-	if (bpf_ksym_exists(bpf_xdp_metadata_rx_vlan_tag) && !bpf_xdp_metadata_rx_vlan_tag(ctx, &protocol, &tag))
+	if (told.asks & HAS_VLAN && bpf_ksym_exists(bpf_xdp_metadata_rx_vlan_tag) && !bpf_xdp_metadata_rx_vlan_tag(ctx, &protocol, &tag))
 		present |= HAS_VLAN;
 	metadata->timestamp = timestamp;
 	metadata->hash = hash;
@@ -372,7 +375,7 @@ static __always_inline void tell(struct xdp_md *ctx)
 	metadata->vlan_protocol = bpf_ntohs(protocol);
 	metadata->vlan_tag = tag;
 	metadata->present = present;
-	metadata->key = metadata_key;
+	metadata->key = told.key;
 }
 
 static __always_inline int steer(struct xdp_md *ctx, enum reach reach, bool tells)

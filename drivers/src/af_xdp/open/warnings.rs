@@ -88,7 +88,7 @@ pub(super) fn without_metadata(
             (_, Some(reason)) => format!(
                 "the kernel refuses the program that asks the device: {reason}. It takes Linux 6.7 or newer, with BTF"
             ),
-            (_, None) => "none was asked for".to_owned(),
+            (_, None) => format!("its driver {} tells nothing of them", interface.driver),
         };
         warnings.push(format!("{name}: received packets come without metadata, as {why}"));
     }

@@ -43,6 +43,10 @@ pub trait Kernel: Send {
     fn tells_tx_times(&self) -> bool {
         false
     }
+    /// Whether the device computes the checksums of TCP and UDP for which there are requests in front of packets.
+    fn offloads_checksums(&self) -> bool {
+        false
+    }
     /// The key that the XDP program writes behind the metadata of each received packet; `None` if it writes none.
     fn rx_metadata_key(&self) -> Option<u64> {
         None

@@ -29,6 +29,8 @@ pub(super) struct Requests {
     sent: Box<ArrayVec<Sent, LIMIT>>,
     told: Box<ArrayVec<TxTimestamp, LIMIT>>,
     missed: u64,
+    /// The device computes checksums, where it can.
+    offloads_checksums: bool,
 }
 
 struct Sent {
@@ -39,8 +41,8 @@ struct Sent {
 }
 
 impl Requests {
-    pub(super) fn new() -> Self {
-        Self { sent: Box::default(), told: Box::default(), missed: 0 }
+    pub(super) fn new(offloads_checksums: bool) -> Self {
+        Self { sent: Box::default(), told: Box::default(), missed: 0, offloads_checksums }
     }
 
     /// Whether completions must be looked at.
@@ -82,33 +84,49 @@ impl<K: Kernel> XskQueue<K> {
         self.requests.missed
     }
 
+    /// Looks at the next `count` completions for times that were asked for.
+    #[cold]
+    pub(super) fn complete_requests(&mut self, count: usize) {
+        let (geometry, requests) = (self.geometry, &mut self.requests);
+        self.completion.peek_each(count, |_, addr| requests.complete(&geometry, addr));
+    }
+
     /// Sees to what is asked for with the first `count` frames of a burst, which are whole packets and about to be
-    /// sent: computes checksums, and leaves in front of each frame what the kernel may find there.
+    /// sent: computes the checksums that the device does not, and leaves in front of each frame what the kernel may find
+    /// there.
     ///
-    /// Checksums are always computed here. In copy mode nobody else would do more than that: the kernel's own software
-    /// sums up only what it has of a packet when it reads the request (Linux 6.18), which is the first frame, and on
-    /// devices that take packets in pieces (`IFF_TX_SKB_NO_LINEAR`, such as virtio-net) nothing.
+    /// In copy mode all are computed here. The kernel's own software does no more: it sums up only what it has of a packet
+    /// when it reads the request (Linux 6.18), which is the first frame, and on devices that take packets in pieces
+    /// (`IFF_TX_SKB_NO_LINEAR`, such as virtio-net) nothing.
     pub(super) fn see_to_requests(&mut self, burst: &mut Burst, count: usize) {
         let (geometry, requests) = (self.geometry, &mut self.requests);
         let tells_times = self.looks_for_requests != 0;
         for packet in burst[..count].chunk_by_mut(|frame, _| frame.continues()) {
             let TxRequest { checksum, timestamp } = packet[0].tx_request();
+            let mut is_offloaded = false;
             if let Some((start, offset)) = checksum {
-                fill_checksum(packet, start.into(), offset.into());
-                packet[0].clear_checksum_request();
+                let (start, offset) = (start.into(), offset.into());
+                is_offloaded = requests.offloads_checksums
+                    && packet.len() == 1
+                    && any_device_sums(&packet[0], start, offset);
+                if !is_offloaded {
+                    fill_checksum(packet, start, offset);
+                    packet[0].clear_checksum_request();
+                }
             }
-            let keeps_head = match timestamp {
-                Some(token) if tells_times => {
-                    let (addr, before) = (geometry.addr(&packet[0]), packet[0].tx_timestamp_or_request());
-                    requests.wait(Sent { addr, token, before });
-                    true
-                }
-                Some(_) => {
-                    requests.missed += 1;
-                    false
-                }
-                None => false,
-            };
+            let keeps_head = is_offloaded
+                | match timestamp {
+                    Some(token) if tells_times => {
+                        let (addr, before) = (geometry.addr(&packet[0]), packet[0].tx_timestamp_or_request());
+                        requests.wait(Sent { addr, token, before });
+                        true
+                    }
+                    Some(_) => {
+                        requests.missed += 1;
+                        false
+                    }
+                    None => false,
+                };
             for frame in &mut packet[usize::from(keeps_head)..] {
                 // Zero-copy drivers look in front of every frame, whatever its descriptor says.
                 frame.wipe_tx_request(tells_times);
@@ -120,6 +138,39 @@ impl<K: Kernel> XskQueue<K> {
 /// The option of a descriptor that says that the kernel finds a request in front of the packet.
 pub(super) fn option(frame: &Frame) -> u32 {
     if frame.has_tx_metadata() { TX_METADATA } else { 0 }
+}
+
+/// Whether a packet of one frame, with its checksum at `start + offset`, is one that every device with this offload sums
+/// up as we would: TCP or UDP right behind an IP header (RFC 791, RFC 8200) that says where the packet ends, in one piece,
+/// without a VLAN tag. Some devices read the headers instead of the request, such as those of mlx5 and libeth
+/// (`libeth_xsktmo_req_csum`); so what is less plain than that is summed up in software.
+fn any_device_sums(packet: &[u8], start: usize, offset: usize) -> bool {
+    const IP: usize = 14;
+    const PROTOCOLS: [(usize, u8); 2] = [(16, libc::IPPROTO_TCP as u8), (6, libc::IPPROTO_UDP as u8)];
+    let Some((_, protocol)) = PROTOCOLS.into_iter().find(|(at, _)| *at == offset) else { return false };
+    // As long as the shortest of such packets, so that what is read here is there.
+    if packet.len() < IP + 20 || start + offset + 2 > packet.len() {
+        return false;
+    }
+    let half = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+    match (half(12), packet[IP] >> 4) {
+        (0x0800, 4) => {
+            let header = usize::from(packet[IP] & 0xf) * 4;
+            // Flags and offset: all but DF is of fragments, or reserved.
+            let is_whole = half(IP + 6) & !0x4000 == 0;
+            packet[IP + 9] == protocol
+                && is_whole
+                && header >= 20
+                && start == IP + header
+                && IP + usize::from(half(IP + 2)) == packet.len()
+        }
+        (0x86dd, 6) => {
+            packet[IP + 6] == protocol
+                && start == IP + 40
+                && start + usize::from(half(IP + 4)) == packet.len()
+        }
+        _ => false,
+    }
 }
 
 /// Computes the Internet checksum (RFC 1071) of a packet from `start` on, over all of its frames, and writes it to

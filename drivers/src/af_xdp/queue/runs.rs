@@ -130,6 +130,16 @@ impl<K: Kernel> XskQueue<K> {
         packets
     }
 
+    /// Frees what can't be sent any more.
+    #[cold]
+    pub(super) fn drop_burst(&mut self, cache: &mut PoolCache, burst: &mut Burst) -> usize {
+        let dropped = burst.packet_count();
+        cache.free_burst(burst);
+        self.counters.add_drops(DropReason::DeviceGone, dropped as u64);
+        self.publish_held();
+        0
+    }
+
     /// Frees and counts packets that could never be sent from here: the kernel would refuse them, or wait for
     /// their end, or they would stay in the burst for ever.
     fn drop_unsendable(&mut self, cache: &mut PoolCache, burst: &mut Burst) {
