@@ -36,7 +36,8 @@ pub trait Queue: Send {
 
     /// Whether the queue's device is gone for good: it receives nothing any more, and what is sent is freed and
     /// counted as [`DropReason::DeviceGone`]. It is known from the first system call for the queue that fails, or as
-    /// soon as the control plane has seen it. Soft queues have no device to lose.
+    /// soon as the control plane has seen it; a queue that is polled and receives nothing looks for it once a second,
+    /// or in every 64th such poll if those come less often. Soft queues have no device to lose.
     fn is_gone(&self) -> bool {
         self.counters().is_gone()
     }

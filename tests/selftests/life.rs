@@ -134,6 +134,31 @@ impl Drop for StopWhenDropped<'_> {
     }
 }
 
+/// A program that only receives makes no system call, and has nobody who looks at the device for it: it learns that the
+/// device is gone all the same.
+#[test]
+fn a_queue_that_only_receives_learns_that_its_device_is_gone() {
+    if !can_make_networks("a_queue_that_only_receives_learns_that_its_device_is_gone") {
+        return;
+    }
+    for mode in MODES {
+        let link = Link::new(1500);
+        link.run(&Config { mode, ..Config::default() }, pool(), |bench| {
+            bench.send(packets(0..10, 60));
+            assert_eq!(bench.receive(10).len(), 10, "{mode:?}");
+            link.under_test.ip(&["link", "del", "ve0"]);
+            let (mut burst, start) = (Burst::new(), Instant::now());
+            while !bench.queue.is_gone() {
+                assert!(
+                    start.elapsed() < PATIENCE,
+                    "{mode:?}: the queue does not see that its device is gone"
+                );
+                assert_eq!(bench.queue.rx_burst(&mut bench.cache, &mut burst), 0, "{mode:?}");
+            }
+        });
+    }
+}
+
 /// Every second packet is the kernel's: it gets each of them, and we each of the others.
 #[test]
 fn half_of_the_packets_are_passed_to_the_kernel_and_half_are_ours() {

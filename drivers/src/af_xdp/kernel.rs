@@ -50,6 +50,8 @@ impl LinuxKernel {
 }
 
 impl Kernel for LinuxKernel {
+    const GOES_SILENTLY: bool = true;
+
     #[inline]
     fn wake_rx(&mut self) -> Wake {
         self.socket.as_ref().map_or(Wake::Gone, |socket| outcome(sys::wake_rx(socket.as_fd()), socket))
@@ -88,6 +90,10 @@ impl Kernel for LinuxKernel {
 
     fn rx_metadata_key(&self) -> Option<u64> {
         self.metadata_key
+    }
+
+    fn is_gone(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.is_unbound())
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

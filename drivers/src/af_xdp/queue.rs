@@ -33,7 +33,7 @@ use sheafio_mempool::{Burst, FrameIndex, Geometry, Mempool, PoolCache};
 
 pub(crate) use self::kernel::{Kernel, Wake};
 pub use self::requests::TxTimestamp;
-use self::{held::Held, requests::Requests};
+use self::{doorbell::QUIET_POLLS, held::Held, requests::Requests};
 use super::rings::{Desc, Rings};
 use crate::spsc::{Consumer, Producer};
 
@@ -81,6 +81,9 @@ pub struct XskQueue<K: Kernel> {
     /// When kicks, and wake-ups, go on after the kernel said [`Wake::Later`]; else 0.
     kick_again_ns: u64,
     wake_again_ns: u64,
+    /// Receptions of nothing until the next look at the clock, and the time from which the device is looked for.
+    quiet_polls: u32,
+    look_again_ns: u64,
     /// Frames whose descriptors could not be trusted.
     lost: u32,
     requests: Requests,
@@ -129,6 +132,8 @@ impl<K: Kernel> XskQueue<K> {
             rest_to_drop: 0,
             kick_again_ns: 0,
             wake_again_ns: 0,
+            quiet_polls: QUIET_POLLS,
+            look_again_ns: 0,
             pool,
             lost: 0,
             requests: Requests::new(offloads_checksums),
@@ -178,6 +183,7 @@ impl<K: Kernel> XskQueue<K> {
         let spare = burst.spare();
         let available = self.rx.available(spare.len());
         if available == 0 {
+            self.found_nothing();
             return 0;
         }
         // SAFETY: there are `available` spare entries.

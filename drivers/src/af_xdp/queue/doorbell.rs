@@ -11,7 +11,38 @@ use super::{Kernel, Wake, XskQueue};
 /// that sleeps between them would leave a link that is up again unused for as long.
 const BACKOFF_NS: u64 = 1_000_000;
 
+/// Receptions of nothing between two looks at the clock. Few, as an lcore may sleep for 10 ms in each; a look at the clock
+/// costs as much as one or two of them.
+pub(super) const QUIET_POLLS: u32 = 64;
+/// The time between two questions whether the device is still there, in nanoseconds; each is a system call.
+const LOOK_NS: u64 = 1_000_000_000;
+
 impl<K: Kernel> XskQueue<K> {
+    /// Nothing was received: now and then, looks whether the device is still there.
+    #[inline(always)]
+    pub(super) fn found_nothing(&mut self) {
+        if K::GOES_SILENTLY {
+            self.quiet_polls -= 1;
+            if self.quiet_polls == 0 {
+                self.look_for_device();
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_for_device(&mut self) {
+        self.quiet_polls = QUIET_POLLS;
+        let now = self.kernel.now_ns();
+        if self.gone || now < self.look_again_ns {
+            return;
+        }
+        self.look_again_ns = now + LOOK_NS;
+        if self.kernel.is_gone() {
+            self.lose_device();
+        }
+    }
+
     /// Wakes the kernel if it waits for frames in the fill ring.
     #[inline(always)]
     pub(super) fn wake(&mut self) {

@@ -22,6 +22,10 @@ pub enum Wake {
 
 /// The other side of the rings.
 pub trait Kernel: Send {
+    /// Whether the device may go away and no call of the data path tells so: where the kernel need not be woken for the
+    /// fill ring, a queue that only receives makes none.
+    const GOES_SILENTLY: bool = false;
+
     /// Asks the kernel to take frames from the fill ring: recvfrom(2) with `MSG_DONTWAIT`.
     fn wake_rx(&mut self) -> Wake;
     /// Asks the kernel to send what lies in the TX ring: sendto(2) with `MSG_DONTWAIT`.
@@ -50,6 +54,10 @@ pub trait Kernel: Send {
     /// The key that the XDP program writes behind the metadata of each received packet; `None` if it writes none.
     fn rx_metadata_key(&self) -> Option<u64> {
         None
+    }
+    /// Whether the device is gone for good, of a kernel that is asked: see [`GOES_SILENTLY`](Self::GOES_SILENTLY).
+    fn is_gone(&self) -> bool {
+        false
     }
     /// A descriptor for poll(2).
     fn wait_fd(&self) -> Option<RawFd>;

@@ -1,7 +1,14 @@
 //! The data path over a kernel that does as each test wants: what lies in the TX ring for a device that offloads
-//! checksums.
+//! checksums, and how a queue that only receives learns that its device is gone.
 
-use std::{os::fd::RawFd, slice};
+use std::{
+    os::fd::RawFd,
+    slice,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+};
 
 use sheafio_core::Queue;
 use sheafio_mempool::{Frame, Hugepages, METADATA_BYTES, TxRequest};
@@ -9,14 +16,19 @@ use sheafio_mempool::{Frame, Hugepages, METADATA_BYTES, TxRequest};
 use super::*;
 use crate::af_xdp::rings::{CONTINUES, TX_METADATA};
 
-/// What a kernel of these tests is.
-#[derive(Default)]
+/// What a kernel of these tests is, and what it was asked.
+#[derive(Clone, Default)]
 struct Played {
     looks_for_requests: bool,
     offloads_checksums: bool,
+    now_ns: Arc<AtomicU64>,
+    is_gone: Arc<AtomicBool>,
+    asked: Arc<AtomicU32>,
 }
 
 impl Kernel for Played {
+    const GOES_SILENTLY: bool = true;
+
     fn wake_rx(&mut self) -> Wake {
         Wake::Done
     }
@@ -26,7 +38,7 @@ impl Kernel for Played {
     }
 
     fn now_ns(&self) -> u64 {
-        0
+        self.now_ns.load(Ordering::Relaxed)
     }
 
     fn sends_all_for_one_kick(&self) -> bool {
@@ -43,6 +55,11 @@ impl Kernel for Played {
 
     fn offloads_checksums(&self) -> bool {
         self.offloads_checksums
+    }
+
+    fn is_gone(&self) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.is_gone.load(Ordering::Relaxed)
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
@@ -192,7 +209,8 @@ fn with_checksum(packet: &[u8], start: usize, sum_at: usize) -> Vec<u8> {
     packet
 }
 
-const OFFLOADS: fn() -> Played = || Played { looks_for_requests: true, offloads_checksums: true };
+const OFFLOADS: fn() -> Played =
+    || Played { looks_for_requests: true, offloads_checksums: true, ..Played::default() };
 
 /// `struct xsk_tx_metadata` (linux/if_xdp.h): flags 8, start 2, offset 2, padding 4, launch time 8; then our token.
 fn request_in(found: &Found) -> (u64, u16, u16, u64) {
@@ -305,4 +323,35 @@ fn without_that_offload_checksums_are_summed_up_here() {
         assert_eq!(found.bytes, with_checksum(&packet, start, UDP_SUM));
         bench.close();
     }
+}
+
+/// It asks once a second of the kernel's time, and no more once it knows.
+#[test]
+fn a_queue_that_receives_nothing_looks_for_its_device_once_a_second() {
+    let kernel = Played::default();
+    let mut bench = Bench::new(kernel.clone());
+    let mut burst = Burst::new();
+    // 10,000 polls of 1 ms: the first look, and one in each second after it, in every 64th poll at most.
+    for _ in 0..10_000 {
+        assert_eq!(bench.queue.rx_burst(&mut bench.cache, &mut burst), 0);
+        kernel.now_ns.fetch_add(1_000_000, Ordering::Relaxed);
+    }
+    assert_eq!(kernel.asked.load(Ordering::Relaxed), 1 + (10_000 - 64) / 1024);
+    assert!(!bench.queue.is_gone());
+
+    kernel.is_gone.store(true, Ordering::Relaxed);
+    let mut polls = 0;
+    while !bench.queue.is_gone() {
+        assert!(polls < 1024 + 64, "the device is gone, and the queue does not see it");
+        bench.queue.rx_burst(&mut bench.cache, &mut burst);
+        kernel.now_ns.fetch_add(1_000_000, Ordering::Relaxed);
+        polls += 1;
+    }
+    let asked = kernel.asked.load(Ordering::Relaxed);
+    for _ in 0..10_000 {
+        bench.queue.rx_burst(&mut bench.cache, &mut burst);
+        kernel.now_ns.fetch_add(1_000_000, Ordering::Relaxed);
+    }
+    assert_eq!(kernel.asked.load(Ordering::Relaxed), asked);
+    bench.close();
 }
