@@ -28,7 +28,7 @@ mod tests;
 
 use std::{os::fd::RawFd, sync::Arc};
 
-use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
+use sheafio_core::{Closed, Queue, QueueCounters};
 use sheafio_mempool::{Burst, FrameIndex, Geometry, Mempool, PoolCache};
 
 pub(crate) use self::kernel::{Kernel, Wake};

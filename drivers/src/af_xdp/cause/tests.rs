@@ -184,7 +184,6 @@ fn a_bind_that_fails_names_driver_features_and_rings() {
     let words = say(libc::EINVAL, zero, &Driver { rings: Some(fixed), ..with_rings.clone() });
     assert!(words.contains("ring=512") && !words.contains("ethtool -G"), "{words}");
     let large = HardwareRings { rx: 4096, rx_max: 4096, tx: 4096, tx_max: 4096 };
-    let with_small_rings = with_rings.clone();
     let words = say(libc::EINVAL, zero, &Driver { rings: Some(large), ..with_rings });
     assert!(words.contains("4096 for rx") && !words.contains("larger than its own"), "{words}");
 

@@ -84,13 +84,6 @@ impl<K: Kernel> XskQueue<K> {
         self.requests.missed
     }
 
-    /// Looks at the next `count` completions for times that were asked for.
-    #[cold]
-    pub(super) fn complete_requests(&mut self, count: usize) {
-        let (geometry, requests) = (self.geometry, &mut self.requests);
-        self.completion.peek_each(count, |_, addr| requests.complete(&geometry, addr));
-    }
-
     /// Sees to what is asked for with the first `count` frames of a burst, which are whole packets and about to be
     /// sent: computes the checksums that the device does not, and leaves in front of each frame what the kernel may find
     /// there.
