@@ -112,7 +112,9 @@ fn serve(mut lcore: Lcore, mut services: Vec<Service>, pool: &'static Mempool) -
 
 /// Ends our half of each connection and waits for the peers' for a while; then resets what is left.
 fn end_flows(services: &mut [Service], now_ns: impl Fn() -> u64, cache: &mut PoolCache) {
-    services.iter_mut().for_each(|service| service.stack.tcp().close(cache));
+    for service in &mut *services {
+        service.stack.tcp().close(cache);
+    }
     let end = Instant::now() + PATIENCE;
     while !services.iter_mut().all(Service::is_done) && Instant::now() < end {
         for service in &mut *services {
