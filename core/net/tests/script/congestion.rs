@@ -1,0 +1,110 @@
+//! How much is in flight: the congestion window (RFC 5681, RFC 6928).
+
+use crate::{
+    peer::Script,
+    recovery::{MSS, got, large, numbers},
+    segment::{ack, data, syn},
+    service::Service,
+};
+
+/// RFC 5681 section 3.1: ten segments at first, then twice as many in each round trip.
+#[test]
+fn what_is_in_flight_grows_with_each_acknowledgement() {
+    for timestamps in [false, true] {
+        let mut s = Script::new(large(), Service::replies(150_000));
+        s.client().timestamps = timestamps;
+        let options = if timestamps { 12 } else { 0 };
+        s.open_with(syn().mss(MSS as u16 + options).shift(4));
+        s.send(data(1, 1, b"x"));
+        let mut next = 0;
+        let mut flight: u32 = s.ignore() as u32;
+        assert_eq!(flight, 10);
+        for _ in 0..3 {
+            let before = flight;
+            for _ in 0..before {
+                next += 1;
+                s.send(got(next));
+                flight = flight - 1 + s.ignore() as u32;
+            }
+            assert!(
+                flight >= 2 * before && flight <= 2 * before + 2,
+                "{before} grew to {flight}, {timestamps}"
+            );
+        }
+    }
+}
+
+/// After a timeout: one segment, and again twice as many in each round trip, up to half of what it was; then one more.
+#[test]
+fn after_a_timeout_it_begins_with_one_segment() {
+    for timestamps in [false, true] {
+        let mut s = Script::new(large(), Service::replies(150_000));
+        s.client().timestamps = timestamps;
+        let options = if timestamps { 12 } else { 0 };
+        s.open_with(syn().mss(MSS as u16 + options).shift(4));
+        s.send(data(1, 1, b"x"));
+        let mut next = 0;
+        for _ in 0..10 {
+            next += 1;
+            s.send(got(next));
+        }
+        s.ignore();
+        // Twenty in flight. Of these all are lost.
+        s.wait(51);
+        let mut sent = numbers(&s.all());
+        assert_eq!(sent, [10], "{timestamps}");
+        let mut flights = Vec::new();
+        for _ in 0..8 {
+            flights.push(sent.len());
+            let mut new = Vec::new();
+            for _ in 0..sent.len() {
+                next += 1;
+                s.send(got(next));
+                new.extend(numbers(&s.all()));
+            }
+            sent = new;
+        }
+        assert_eq!(flights[..4], [1, 2, 4, 8], "{timestamps}");
+        // From ten on by one in a round trip.
+        assert!(flights[4] >= 10 && flights[4] <= 12, "{flights:?}");
+        assert!(flights[5..].windows(2).all(|pair| pair[1] - pair[0] <= 1), "{flights:?}");
+        assert!(flights[7] > flights[4], "{flights:?}");
+    }
+}
+
+/// What an application has not filled does not grow: only what was needed and used does.
+#[test]
+fn a_connection_that_says_little_does_not_grow() {
+    let mut s = Script::new(large(), Service::echo());
+    s.open_with(syn().mss(MSS as u16).shift(4));
+    for at in 0..200 {
+        s.send(data(1 + at, 1 + at, b"x"));
+        s.expect(data(1 + at, 2 + at, b"x"));
+    }
+    s.send(ack(201, 201));
+    s.service().echo = false;
+    s.service().reply = 150_000;
+    s.send(data(201, 201, b"y"));
+    assert_eq!(s.ignore(), 10);
+}
+
+/// Ten segments at first, but one if our SYN was lost more than once, and what is timed then is not from the first.
+#[test]
+fn a_path_that_loses_syns_begins_with_one_segment() {
+    for (lost, expected) in [(0, 10), (1, 10), (2, 1), (4, 1)] {
+        let mut s = Script::new(large(), Service::replies(150_000));
+        s.send(syn().mss(MSS as u16).shift(4));
+        s.next();
+        for turn in 0..lost {
+            s.wait(1000 << turn);
+            s.next();
+        }
+        s.send(ack(1, 1));
+        s.send(data(1, 1, b"x"));
+        assert_eq!(s.ignore(), expected, "{lost}");
+        // Not timed: a second, as before any sample.
+        s.silence(if lost == 0 { 49 } else { 999 });
+        s.wait(1);
+        assert_eq!(s.ignore(), 1);
+    }
+}

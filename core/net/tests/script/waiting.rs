@@ -1,0 +1,240 @@
+//! TIME-WAIT: how long it lasts, what is answered in it, and who takes the name before it ends; and the end of a server.
+
+use sheafio_net::{Count, tcp::Config};
+
+use crate::{
+    closing::waiting,
+    peer::{Client, Script, config, plain_syn_ack},
+    segment::{ACK, SYN, ack, data, fin, rst, rst_ack, stream, syn},
+    service::{Close, Service},
+};
+
+#[test]
+fn in_time_wait_an_end_is_acknowledged_again_and_the_time_starts_anew() {
+    let mut s = waiting();
+    s.silence(40_000);
+    s.send(fin(2, 2));
+    s.expect(ack(2, 3));
+    s.silence(59_999);
+    assert_eq!(s.tcp().flows(), 1);
+    s.wait(1);
+    assert_eq!(s.tcp().flows(), 0);
+}
+
+#[test]
+fn in_time_wait_resets_are_ignored() {
+    let mut s = waiting();
+    s.burst([rst(2), rst(3), rst(4), rst(5000), rst_ack(3, 2)]);
+    s.nothing();
+    assert_eq!(s.tcp().flows(), 1);
+}
+
+#[test]
+fn in_time_wait_what_is_not_expected_is_answered() {
+    let mut s = waiting();
+    s.send(data(3, 2, b"late"));
+    s.expect(ack(2, 3));
+    s.send(data(30_000, 2, b"far"));
+    s.expect(ack(2, 3));
+    s.send(ack(30_000, 2));
+    s.expect(ack(2, 3));
+    s.send(ack(3, 500));
+    s.nothing(); // Told just now.
+    assert_eq!(s.service().got, b"x");
+    assert_eq!(s.tcp().flows(), 1);
+}
+
+/// A peer whose window was closed when it ended, and opens it afterwards, does not keep us waiting for ever.
+#[test]
+fn time_wait_ends_whatever_the_window_does() {
+    let config = Config { keepalive_us: 0, ..config() };
+    let mut s = Script::new(config, Service { close: Close::AtOnce, ..Service::sink() });
+    s.open();
+    s.send(data(1, 1, b"x"));
+    s.expect(fin(1, 2));
+    s.send(fin(2, 2).window(0));
+    s.expect(ack(2, 3));
+    s.wait(100);
+    s.send(ack(3, 2).window(1000));
+    s.wait(60_000);
+    assert_eq!(s.tcp().flows(), 0);
+}
+
+#[test]
+fn a_newer_syn_takes_the_name_of_one_in_time_wait() {
+    let mut s = waiting();
+    let (number, theirs) = (s.client().number, s.client().theirs);
+    // Behind all that there was.
+    s.client().number = number.wrapping_add(4);
+    s.send(syn().mss(1460));
+    s.expect(plain_syn_ack());
+    assert_ne!(s.client().theirs, theirs);
+    assert_eq!((s.tcp().flows(), s.count(Count::TimeWaitReused)), (0, 1));
+    s.send(data(1, 1, b"x"));
+    s.expect(fin(1, 2));
+}
+
+#[test]
+fn an_older_syn_does_not() {
+    for back in [0, 1, 1000, (1 << 31) - 3] {
+        let mut s = waiting();
+        // The number that was expected next, which may still be an old one, and those before.
+        s.send(syn().at(3_u32.wrapping_sub(back)));
+        s.expect(ack(2, 3));
+        assert_eq!((s.tcp().flows(), s.count(Count::TimeWaitReused)), (1, 0));
+        // The peer, which knows nothing of it, may not end it by that.
+        s.send(rst(3));
+        assert_eq!(s.tcp().flows(), 1);
+    }
+}
+
+#[test]
+fn no_other_segment_takes_the_name() {
+    let mut s = waiting();
+    s.send(syn().at(100).with(ACK));
+    s.ignore();
+    s.send(syn().at(100).with(crate::segment::FIN));
+    s.ignore();
+    s.send(syn().at(100).with(crate::segment::RST));
+    s.ignore();
+    s.send(ack(100, 2));
+    s.ignore();
+    assert_eq!((s.tcp().flows(), s.count(Count::TimeWaitReused)), (1, 0));
+}
+
+#[test]
+fn a_newer_timestamp_counts_for_more_than_a_number() {
+    for (forward, number, is_taken) in
+        [(1, -100_000, true), (0, 10, true), (0, -10, false), (-1, 10, false), (-1000, 100_000, false)]
+    {
+        let service = Service { close: Close::AtOnce, ..Service::sink() };
+        let mut s = Script::new(config(), service).with_client(Client::with_timestamps(40_000));
+        s.open_with(syn());
+        s.send(data(1, 1, b"x"));
+        s.expect(fin(1, 2));
+        s.send(fin(2, 2));
+        s.expect(ack(2, 3));
+        let newest = s.timestamp();
+        s.wait(10);
+        let offer = syn().at(3_u32.wrapping_add_signed(number));
+        s.send(offer.timestamps(newest.wrapping_add_signed(forward), 0));
+        let answer = s.next();
+        assert_eq!(answer.flags, if is_taken { SYN | ACK } else { ACK }, "{forward} {number}");
+        assert_eq!(s.count(Count::TimeWaitReused), u64::from(is_taken));
+    }
+}
+
+#[test]
+fn one_port_connects_a_thousand_times() {
+    let config = Config { max_flows: 2, ..config() };
+    let mut s = Script::new(config, Service { close: Close::AtOnce, ..Service::replies(1) });
+    for _ in 0..1000 {
+        s.open();
+        s.send(data(1, 1, b"x"));
+        s.expect(fin(1, 2).bytes(&stream(0, 1)));
+        s.send(fin(2, 3));
+        s.expect(ack(3, 3));
+        s.wait(1);
+        let client = s.client();
+        client.number = client.number.wrapping_add(64_000);
+    }
+    assert_eq!((s.count(Count::FlowsOpened), s.count(Count::TimeWaitReused)), (1000, 999));
+    assert_eq!((s.tcp().flows(), s.held()), (1, 0));
+}
+
+#[test]
+fn the_oldest_in_time_wait_makes_room_when_all_are_in_use() {
+    let config = Config { max_flows: 3, ..config() };
+    let mut s = Script::new(config, Service { close: Close::AtOnce, ..Service::sink() });
+    let close = |s: &mut Script, port| {
+        s.join(Client::v4(port));
+        s.open();
+        s.send(data(1, 1, b"x"));
+        s.expect(fin(1, 2));
+        s.send(fin(2, 2));
+        s.expect(ack(2, 3));
+        s.wait(1000);
+    };
+    for port in 1..=3 {
+        close(&mut s, port);
+    }
+    close(&mut s, 4);
+    assert_eq!((s.tcp().flows(), s.count(Count::TimeWaitReused)), (3, 1));
+    // The first is gone, the second is there.
+    s.at = 1;
+    s.send(fin(2, 2));
+    s.expect(rst(2));
+    s.at = 2;
+    s.send(fin(2, 2));
+    s.expect(ack(2, 3));
+}
+
+/// `Tcp::close`: no new connections, the old ones end behind what was written, and no name is kept.
+#[test]
+fn a_server_that_closes_lets_all_connections_end() {
+    let mut s = Script::new(config(), Service { close: Close::Never, ..Service::replies(3000) });
+    s.client().window = 1000;
+    s.open();
+    s.send(data(1, 1, b"x"));
+    s.expect(data(1, 2, &stream(0, 1000)));
+    // One is half open, one in TIME-WAIT would be left out as well.
+    let half_open = s.join(Client::v4(40_001));
+    s.send(syn());
+    s.expect(plain_syn_ack());
+    let (tcp, cache) = (s.tcp.as_mut().unwrap(), s.cache.as_mut().unwrap());
+    tcp.close(cache);
+    s.settle();
+    assert_eq!(s.tcp().half_open(), 0);
+    s.at = half_open;
+    s.send(ack(1, 1));
+    s.expect(rst(1));
+    s.send(syn().at(9));
+    s.expect(rst_ack(0_u32.wrapping_sub(s.clients[half_open].theirs), 10));
+
+    s.at = 0;
+    s.send(ack(2, 1001));
+    s.expect(data(1001, 2, &stream(1000, 1000)));
+    s.send(ack(2, 2001));
+    s.expect(fin(2001, 2).bytes(&stream(2000, 48))); // What the send buffer had.
+    s.send(fin(2, 2050));
+    s.expect(ack(2050, 3));
+    s.wait(1);
+    assert_eq!(s.tcp().flows(), 0);
+}
+
+#[test]
+fn a_server_that_closes_forgets_what_was_in_time_wait() {
+    let mut s = waiting();
+    let (tcp, cache) = (s.tcp.as_mut().unwrap(), s.cache.as_mut().unwrap());
+    tcp.close(cache);
+    assert_eq!(s.tcp().flows(), 0);
+}
+
+/// `Tcp::abort`: every peer hears of it, a burst at a time.
+#[test]
+fn a_server_that_aborts_resets_all_connections() {
+    let config = Config { max_flows: 40, ..config() };
+    let mut s = Script::new(config, Service { sip: 0, ..Service::echo() });
+    for port in 1..=40 {
+        s.join(Client::v4(port));
+        s.open();
+        s.send(data(1, 1, b"kept"));
+        s.expect(ack(1, 5));
+    }
+    assert_eq!(s.held(), 40);
+    s.out.set_limit(16);
+    let mut resets = 0;
+    let mut calls = 0;
+    loop {
+        let (tcp, cache) = (s.tcp.as_mut().unwrap(), s.cache.as_mut().unwrap());
+        let is_done = tcp.abort(cache, &mut s.out);
+        calls += 1;
+        s.look();
+        resets += s.ignore();
+        if is_done {
+            break;
+        }
+    }
+    assert_eq!((resets, calls), (40, 3));
+    assert_eq!((s.tcp().flows(), s.held()), (0, 0));
+}

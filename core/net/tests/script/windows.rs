@@ -1,0 +1,297 @@
+//! Windows: closed, reopened, shrunk, silly, scaled; and the size of segments.
+
+use sheafio_net::{Count, tcp::Config};
+
+use crate::{
+    peer::{Client, Script, config, plain_syn_ack},
+    segment::{Segment, ack, data, fin, stream, syn},
+    service::{Close, Service},
+};
+
+/// A connection whose server has sent so many bytes as the window allows, of a reply of so many.
+fn replying(reply: usize, window: u16) -> Script {
+    let config = Config { send_bytes: 65_536, keepalive_us: 0, ..config() };
+    let mut s = Script::new(config, Service::replies(reply));
+    s.client().window = window;
+    s.open();
+    s.send(data(1, 1, b"x"));
+    s
+}
+
+fn lens(segments: &[Segment]) -> Vec<usize> {
+    segments.iter().map(|segment| segment.payload.len()).collect()
+}
+
+#[test]
+fn a_closed_window_is_probed_at_doubled_times_for_as_long_as_the_peer_answers() {
+    let mut s = replying(2000, 1000);
+    s.expect(data(1, 2, &stream(0, 1000)));
+    s.send(ack(2, 1001).window(0));
+    s.nothing();
+    // A number before its window makes the peer say what it expects.
+    let mut ms = 50;
+    let mut passed = 0;
+    for _ in 0..14 {
+        s.silence(ms - 1);
+        s.wait(1);
+        s.expect(ack(1000, 2));
+        s.send(ack(2, 1001).window(0));
+        passed += ms;
+        ms = (2 * ms).min(60_000);
+    }
+    assert!(passed > 3 * 60_000, "longer than a peer that is silent would be waited for");
+    assert_eq!(s.count(Count::WindowProbe), 14);
+    // It goes on at once when the window opens, and in time after that.
+    s.send(ack(2, 1001).window(1000));
+    s.expect(data(1001, 2, &stream(1000, 1000)));
+    s.silence(49);
+    s.wait(1);
+    s.expect(data(1001, 2, &stream(1000, 1000)));
+    s.send(ack(2, 2001));
+}
+
+#[test]
+fn a_peer_that_closes_its_window_and_is_silent_is_given_up() {
+    let mut s = replying(2000, 1000);
+    s.expect(data(1, 2, &stream(0, 1000)));
+    s.send(ack(2, 1001).window(0));
+    s.wait(59_999);
+    assert_eq!(s.tcp().flows(), 1);
+    s.wait(60_000); // At the next probe.
+    assert_eq!((s.tcp().flows(), s.count(Count::GivenUp)), (0, 1));
+    assert!(s.all().pop().unwrap().has(crate::segment::RST));
+}
+
+#[test]
+fn a_window_that_is_closed_from_the_start_is_probed() {
+    let mut s = Script::echo();
+    s.client().window = 0;
+    s.open();
+    s.send(data(1, 1, b"hello"));
+    s.expect(ack(1, 6));
+    s.silence(49);
+    s.wait(1);
+    s.expect(ack(0, 6));
+    s.send(ack(6, 1).window(1));
+    s.expect(data(1, 6, b"h"));
+    s.send(ack(6, 2).window(100));
+    s.expect(data(2, 6, b"ello"));
+    s.send(ack(6, 6));
+}
+
+#[test]
+fn our_end_waits_for_the_window_as_bytes_do() {
+    let mut s = Script::new(config(), Service { close: Close::AtOnce, ..Service::replies(100) });
+    s.client().window = 100;
+    s.open();
+    s.send(data(1, 1, b"x"));
+    s.expect(data(1, 2, &stream(0, 100)));
+    s.send(ack(2, 101).window(0));
+    s.silence(49);
+    s.wait(1);
+    s.expect(ack(100, 2));
+    s.send(ack(2, 101).window(1));
+    s.expect(fin(101, 2));
+}
+
+/// RFC 9293 section 3.8.6: a window that shrinks is discouraged, and has to be lived with.
+#[test]
+fn a_window_that_shrinks_holds_new_bytes_back_and_old_ones_are_sent_again_within_it() {
+    let mut s = replying(3000, 2920);
+    assert_eq!(lens(&s.all()), [1460, 1460]);
+    // Nothing of it has come, and there is room for a part only.
+    s.send(ack(2, 1).window(700));
+    s.silence(49);
+    s.wait(1);
+    s.expect(data(1, 2, &stream(0, 700)));
+    s.nothing();
+    s.send(ack(2, 701).window(700));
+    s.expect(data(701, 2, &stream(700, 700)));
+    s.send(ack(2, 1401).window(3000));
+    assert_eq!(lens(&s.all()), [1460, 140]);
+    s.send(ack(2, 3001));
+    s.silence(1000);
+}
+
+/// What is in flight when the window closes is sent again once it opens, even if the peer has lost all of it.
+#[test]
+fn a_window_that_shrinks_to_nothing_and_opens_again() {
+    for ms in [0, 20, 60, 1000] {
+        let mut s = replying(1000, 1000);
+        s.expect(data(1, 2, &stream(0, 1000)));
+        s.send(ack(2, 1).window(0));
+        s.wait(ms);
+        s.ignore();
+        s.send(ack(2, 1).window(1000));
+        s.expect(data(1, 2, &stream(0, 1000)));
+        s.send(ack(2, 1001));
+        s.silence(1000);
+    }
+}
+
+#[test]
+fn an_older_segment_does_not_change_the_window() {
+    let mut s = replying(3000, 1000);
+    s.expect(data(1, 2, &stream(0, 1000)));
+    // The second of these overtakes the first, which says less.
+    s.send(data(3, 1001, b"z").window(0));
+    s.expect(ack(1001, 2));
+    s.send(data(2, 1001, b"y").window(1000));
+    s.expect(ack(1001, 4));
+    s.send(ack(4, 1001).window(500));
+    s.expect(data(1001, 4, &stream(1000, 500)));
+}
+
+#[test]
+fn a_window_with_its_highest_bit_is_a_large_one() {
+    let mut s = replying(14_600, 0x8001);
+    assert_eq!(lens(&s.all()), [1460; 10]);
+}
+
+#[test]
+fn a_shifted_window() {
+    let mut s = Script::new(Config { send_bytes: 4096, ..config() }, Service::replies(4000));
+    s.client().window = 183;
+    s.open_with(syn().mss(1460).shift(4));
+    s.send(data(1, 1, b"x"));
+    assert_eq!(lens(&s.all()), [1460, 1460]);
+    s.send(ack(2, 2921).window(100));
+    s.expect(data(2921, 2, &stream(2920, 1080)));
+    s.send(ack(2, 4001));
+}
+
+/// The window of a SYN is never shifted (RFC 7323 section 2.2).
+#[test]
+fn the_window_of_a_syn_is_not_shifted() {
+    let mut s = Script::new(config(), Service::replies(2000));
+    s.client().window = 10;
+    s.send(syn().shift(10));
+    s.expect(plain_syn_ack().shift(0));
+    // What comes first is out of order, so that its window counts and its bytes do not.
+    s.burst([ack(1, 1).window(0), data(1, 1, b"x").window(0)]);
+    s.expect(ack(1, 2));
+}
+
+/// The sender's side of the silly window syndrome (RFC 9293 section 3.8.6.2.1).
+#[test]
+fn a_window_that_opens_a_little_is_not_filled_a_little() {
+    let mut s = replying(10_000, 5840);
+    assert_eq!(lens(&s.all()), [1460; 4]);
+    // Ten bytes at a time: while there is something in flight.
+    s.send(ack(2, 1461).window(4390));
+    s.nothing();
+    s.send(ack(2, 1461).window(4400));
+    s.nothing();
+    // A whole segment.
+    s.send(ack(2, 1461).window(5840));
+    assert_eq!(lens(&s.all()), [1460]);
+    // And when nothing is in flight any more, it waits a while for a better one.
+    s.send(ack(2, 7301).window(10));
+    s.nothing();
+    s.send(ack(2, 7301).window(20));
+    s.silence(49);
+    s.wait(2);
+    s.expect(data(7301, 2, &stream(7300, 20)));
+    s.send(ack(2, 7321).window(5840));
+    assert_eq!(lens(&s.all()), [1460, 1220]);
+}
+
+/// The receiver's side (section 3.8.6.2.2): the edge moves on by half a buffer or a segment, not by each byte.
+#[test]
+fn our_window_does_not_open_a_little() {
+    let mut s = Script::new(config(), Service { sip: 0, ..Service::sink() });
+    s.open();
+    s.send(data(1, 1, &stream(0, 1400)));
+    s.expect(ack(1, 1401).window(648));
+    s.send(data(1401, 1, &stream(1400, 648)));
+    s.expect(ack(1, 2049).window(0));
+    s.service().sip = 100;
+    let mut edges = vec![2049];
+    // Each acknowledgement with a byte beyond the window has the application called, which takes 100 bytes.
+    s.service().sip = 100;
+    for _ in 0..12 {
+        s.send(data(2048, 1, b"?"));
+        let answer = s.next();
+        edges.push(answer.ack + u32::from(answer.window.unwrap()));
+        s.ignore();
+    }
+    assert!(edges.windows(2).all(|pair| pair[0] == pair[1] || pair[1] - pair[0] >= 1024), "{edges:?}");
+}
+
+/// A request that is taken in sips: the window is never silly, and never closed for good.
+#[test]
+fn a_slow_application_shows_no_silly_window() {
+    let mut s = Script::new(config(), Service { sip: 150, ..Service::sink() });
+    s.open();
+    let (mut next, mut edge, mut steps) = (1, 2049, Vec::new());
+    for _ in 0..100 {
+        let len = (edge - next).min(200);
+        if len == 0 {
+            break;
+        }
+        s.send(data(next, 1, &stream(next as usize - 1, len as usize)));
+        next += len;
+        for answer in s.all() {
+            let new = answer.ack + u32::from(answer.window.unwrap());
+            if new != edge {
+                steps.push(new - edge);
+            }
+            edge = new;
+        }
+    }
+    assert!(!steps.is_empty() && steps.iter().all(|step| *step >= 1024), "{steps:?}");
+}
+
+#[test]
+fn segments_are_as_large_as_the_peer_takes() {
+    for (v6, offered, expected) in [
+        (false, Some(1460), 1460),
+        (false, Some(9000), 1460),
+        (false, Some(700), 700),
+        (false, None, 536),
+        (false, Some(0), 48),
+        (false, Some(47), 48),
+        (true, Some(1440), 1440),
+        (true, Some(9000), 1440),
+        (true, None, 1220),
+    ] {
+        let mut s = Script::new(config(), Service::replies(2000));
+        if v6 {
+            s = s.with_client(Client::v6(40_000));
+        }
+        let mut offer = syn();
+        offer.mss = offered;
+        s.open_with(offer);
+        s.send(data(1, 1, b"x"));
+        let segments = s.all();
+        let total: usize = lens(&segments).iter().sum();
+        // Ten segments at first (RFC 6928).
+        assert_eq!((total, segments[0].payload.len()), ((10 * expected).min(2000), expected), "{offered:?}");
+    }
+}
+
+/// Options take of a segment's room (RFC 6691).
+#[test]
+fn options_make_segments_smaller() {
+    let mut s = Script::new(config(), Service::replies(2000)).with_client(Client::with_timestamps(40_000));
+    s.open_with(syn().mss(500).sack_permitted());
+    s.send(data(1, 1, b"x"));
+    assert_eq!(lens(&s.all()), [488, 488, 488, 488, 48]);
+    // With ranges beyond gaps.
+    let mut s = Script::new(config(), Service::replies(2000)).with_client(Client::with_timestamps(40_000));
+    s.open_with(syn().mss(500).sack_permitted());
+    s.burst([data(11, 1, b"a"), data(21, 1, b"b"), data(31, 1, b"c"), data(1, 1, b"x")]);
+    let segments = s.all();
+    assert_eq!(segments[0].sacks.len(), 3);
+    assert_eq!(lens(&segments), [460, 460, 460, 460, 160]);
+}
+
+#[test]
+fn small_frames_make_small_segments() {
+    let config = Config { mtu: 1700, ..config() };
+    let mut s = Script::new(config, Service::replies(1660));
+    s.send(syn().mss(9000));
+    s.expect(crate::segment::syn_ack().mss(1660));
+    s.send(data(1, 1, b"x"));
+    s.expect(data(1, 2, &stream(0, 1660)));
+}
