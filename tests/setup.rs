@@ -4,8 +4,8 @@ use std::{fs, thread, time::Duration};
 
 use sheafio_core::Queue;
 use sheafio_drivers::{DriverError, af_xdp};
-use sheafio_mempool::{Burst, Hugepages, Mempool, PoolCache};
-use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, kernel_is_at_least, refused, sheafio, skip};
+use sheafio_mempool::{Hugepages, Mempool};
+use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, refused, sheafio, skip};
 
 const PEER: &str = "10.0.0.1";
 
@@ -267,35 +267,5 @@ fn the_tx_ring_is_of_a_socket_of_its_own_unless_the_lcore_polls_the_driver() {
         assert!(rings[0] == rings[2] && rings[0] == rings[3], "{rings:?}");
         assert_eq!(if rings[0] == rings[1] { 1 } else { 2 }, sockets, "ve0{keys}: {rings:?}");
         fwd.end().assert_conserved();
-    }
-}
-
-/// poll(2) sends what lies in the TX ring only where that is of the socket which is waited on: then, while packets wait
-/// to be sent, an lcore must not.
-#[test]
-fn packets_that_wait_keep_an_lcore_from_poll_only_where_that_sends_them() {
-    if !can_make_networks("packets_that_wait_keep_an_lcore_from_poll_only_where_that_sends_them") {
-        return;
-    }
-    // What is left in the ring is known from Linux 6.17 on.
-    let is_known = kernel_is_at_least(6, 17);
-    for (busy_poll, sends) in [(None, false), (Some(64), is_known)] {
-        let (netns, _veth) = network(1);
-        let pool = Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap();
-        netns.enter(|| {
-            let config = af_xdp::Config { busy_poll, ..af_xdp::Config::default() };
-            let mut queue = af_xdp::open_with("ve0", &config, pool).unwrap().queue(0).unwrap();
-            let (mut cache, mut burst) = (pool.cache().unwrap(), Burst::new());
-            let mut send = |queue: &mut af_xdp::AfXdpQueue, cache: &mut PoolCache, count| {
-                cache.alloc_packets(&mut burst, count, 60);
-                queue.tx_burst(cache, &mut burst);
-                queue.counters().sends_in_poll()
-            };
-            assert!(!send(&mut queue, &mut cache, 10));
-            netns.ip(&["link", "set", "ve0", "down"]);
-            assert_eq!(send(&mut queue, &mut cache, 10), sends, "{busy_poll:?}");
-            queue.close(&mut cache);
-            assert!(!queue.counters().sends_in_poll());
-        });
     }
 }

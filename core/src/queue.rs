@@ -26,10 +26,9 @@ pub trait Queue: Send {
 
     /// A descriptor that poll(2) can wait on for received packets, if there is one.
     ///
-    /// On an AF_XDP port that copies and sends by the socket that receives, as with busy polling, poll(2) itself sends
-    /// what lies in the TX ring (`xsk_poll` in net/xdp/xsk.c), and does not tell when the device drops some: these are
-    /// not counted, and at close they may be taken for unsent. So do not wait while [`QueueCounters::sends_in_poll`] says
-    /// so; an [`Lcore`](crate::Lcore) does not.
+    /// On an AF_XDP port that copies, poll(2) itself sends what lies in the TX ring (`xsk_poll` in net/xdp/xsk.c), and
+    /// does not tell when the device drops some: these are not counted, and at close they may be taken for unsent. So do
+    /// not wait while [`QueueCounters::sends_in_poll`] says so; an [`Lcore`](crate::Lcore) does not.
     fn wait_fd(&self) -> Option<RawFd> {
         None
     }

@@ -100,10 +100,6 @@ impl Kernel for LinuxKernel {
         self.socket.as_ref().map(|socket| socket.as_fd().as_raw_fd())
     }
 
-    fn sends_in_poll(&self) -> bool {
-        self.socket.as_ref().is_some_and(|socket| socket.sends_in_poll())
-    }
-
     fn detach(&mut self) -> bool {
         self.attachment.detach(self.queue)
     }

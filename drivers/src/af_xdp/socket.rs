@@ -174,12 +174,6 @@ impl Socket {
         self.sender.as_ref().unwrap_or(&self.fd).as_fd()
     }
 
-    /// Whether poll(2) on the socket sends what lies in the TX ring: `xsk_poll` in net/xdp/xsk.c does so in copy mode, for
-    /// the socket's own ring. Of zero-copy queues it wakes the driver alone.
-    pub(super) fn sends_in_poll(&self) -> bool {
-        !self.zero_copy && self.sender.is_none()
-    }
-
     /// Whether the kernel has unbound the socket, for good, as the device was removed or moved to another network
     /// namespace: that alone leaves an error at an AF_XDP socket (net/xdp/xsk.c: xsk_notifier). The interface's name
     /// and index would not do: a device that moves away and comes back has them again, its sockets are dead.

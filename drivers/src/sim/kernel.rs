@@ -311,10 +311,6 @@ impl Kernel for SimKernel {
         None
     }
 
-    fn sends_in_poll(&self) -> bool {
-        true // As in copy mode with one socket.
-    }
-
     fn detach(&mut self) -> bool {
         self.attached = false;
         true

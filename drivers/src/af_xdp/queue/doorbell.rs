@@ -97,9 +97,8 @@ impl<K: Kernel> XskQueue<K> {
         // frames only if the link then goes down for good: what is unsent at close is retired.
         self.tx_index_lags = outcome == Wake::Dropped || self.tx_index_lags && self.tx.unconsumed() == waited;
         self.counters.add_drops(DropReason::TxDropped, u64::from(outcome == Wake::Dropped));
-        // What it has left poll(2) may send as well; before Linux 6.17 what is left is not told.
-        let is_left = self.kernel.tx_ring_is_exact() && self.tx.unconsumed() > 0;
-        self.counters.set_sends_in_poll(is_left && self.kernel.sends_in_poll());
+        // What it has left poll(2) would send as well, in copy mode; before 6.17 what is left is not told.
+        self.counters.set_sends_in_poll(self.kernel.tx_ring_is_exact() && self.tx.unconsumed() > 0);
         match outcome {
             Wake::Done | Wake::Dropped => {}
             Wake::Later => self.kick_again_ns = self.kernel.now_ns() + BACKOFF_NS,

@@ -61,10 +61,6 @@ pub trait Kernel: Send {
     }
     /// A descriptor for poll(2).
     fn wait_fd(&self) -> Option<RawFd>;
-    /// Whether poll(2) on that sends what lies in the TX ring, as `kick_tx` does.
-    fn sends_in_poll(&self) -> bool {
-        false
-    }
     /// Makes the device stop giving packets to this queue, for good. Returns whether it is certain
     /// that none is on its way any more.
     fn detach(&mut self) -> bool;
