@@ -1,6 +1,6 @@
 //! Opening and closing AF_XDP ports: what falls back, what is warned of, what is left behind.
 
-use std::{fs, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use sheafio_core::Queue;
 use sheafio_drivers::{DriverError, af_xdp};
@@ -243,29 +243,4 @@ fn other_queues_go_on_to_the_kernel_and_the_default_route_is_warned_of() {
     ended.assert_conserved();
     assert!(ended.stderr.contains("ve0: the default route leads through this interface"), "{}", ended.stderr);
     assert!(ping(), "the kernel has its interface back");
-}
-
-/// In copy mode the TX ring is that of a socket which does not receive: counting a loss there would take the line away
-/// from the core that sends. Where the driver runs on that core too, one socket does for both.
-#[test]
-fn the_tx_ring_is_of_a_socket_of_its_own_unless_the_lcore_polls_the_driver() {
-    if !can_make_networks("the_tx_ring_is_of_a_socket_of_its_own_unless_the_lcore_polls_the_driver") {
-        return;
-    }
-    for (keys, sockets) in [("", 2), (",mode=generic", 2), (",busy_poll=64", 1)] {
-        let (netns, _veth) = network(1);
-        let fwd = Fwd::start(&netns, &["-p", &format!("ve0{keys}")]);
-        fwd.wait_for_xdp(&netns, "ve0");
-        // linux/if_xdp.h: XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_FILL_RING and _COMPLETION_RING.
-        let maps = fs::read_to_string(format!("/proc/{}/maps", fwd.pid())).unwrap();
-        let socket_of = |offset: &str| {
-            let mut found = maps.lines().filter(|line| line.contains("socket:["));
-            let line = found.find(|line| line.split_whitespace().nth(2) == Some(offset));
-            line.unwrap_or_else(|| panic!("no ring at {offset}:\n{maps}")).split_whitespace().nth(4).unwrap()
-        };
-        let rings = ["00000000", "80000000", "100000000", "180000000"].map(socket_of);
-        assert!(rings[0] == rings[2] && rings[0] == rings[3], "{rings:?}");
-        assert_eq!(if rings[0] == rings[1] { 1 } else { 2 }, sockets, "ve0{keys}: {rings:?}");
-        fwd.end().assert_conserved();
-    }
 }

@@ -60,7 +60,7 @@ impl Kernel for LinuxKernel {
     #[inline]
     fn kick_tx(&mut self) -> Wake {
         let Some(socket) = &self.socket else { return Wake::Gone };
-        let result = sys::kick_tx(socket.sender());
+        let result = sys::kick_tx(socket.as_fd());
         match result.as_ref().map_err(io::Error::raw_os_error) {
             // NET_XMIT_DROP in __xsk_generic_xmit: one packet is completed, and was not sent.
             Err(Some(libc::EBUSY)) if !socket.zero_copy => Wake::Dropped,
@@ -147,9 +147,7 @@ fn outcome(result: io::Result<()>, socket: &Socket) -> Wake {
 /// finds the fill ring empty counts there and in `rx_dropped`, so the rest of `rx_dropped` did not
 /// fit into a frame; where a packet may have several, it found too few (`__xsk_rcv` in net/xdp/xsk.c).
 pub(super) fn count_drops(socket: &Socket, counters: &QueueCounters) {
-    let (received, sent) = (sys::statistics(socket.as_fd()), sys::statistics(socket.sender()));
-    let (Ok([rx_dropped, _, _, rx_ring_full, fill_empty, _]), Ok([_, _, tx_invalid, ..])) = (received, sent)
-    else {
+    let Ok([rx_dropped, _, tx_invalid, rx_ring_full, fill_empty, _]) = sys::statistics(socket.as_fd()) else {
         return;
     };
     let no_frame = match (socket.zero_copy, socket.frames_a_packet) {

@@ -1,6 +1,6 @@
-//! One AF_XDP socket: UMEM, rings, bind; and in copy mode a second one to send by.
+//! One AF_XDP socket: UMEM, rings, bind.
 //!
-//! Owns: the sockets' descriptors; the rings' mappings belong to the rings. Never does: move packets.
+//! Owns: the socket's descriptor; the rings' mappings belong to the rings. Never does: move packets.
 //! Invariant: a socket is used only after every step has succeeded; a failed one is closed, with
 //! all that it registered.
 
@@ -25,7 +25,7 @@ use super::{
     interface::Interface,
     owner,
     process::{Process, memlock_limit_bytes, raise_memlock_limit},
-    rings::{Desc, Rings},
+    rings::Rings,
     sys,
 };
 use crate::{
@@ -52,8 +52,6 @@ static REGISTERED_KIB: AtomicU64 = AtomicU64::new(0);
 /// A bound socket.
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// A socket on the same queue that only sends; see [`open_sender`].
-    sender: Option<OwnedFd>,
     /// The packet memory's part of [`REGISTERED_KIB`], until the last socket that shares it is closed.
     registered: Arc<Registered>,
     /// What was asked for, of which the registration gave what the kernel has.
@@ -145,19 +143,8 @@ impl Socket {
         let options: u32 =
             sys::option(fd.as_fd(), libc::XDP_OPTIONS).map_err(call("asking for the copy mode"))?;
         let zero_copy = options & libc::XDP_OPTIONS_ZEROCOPY != 0;
-        let mut sender = None;
-        // With busy polling the driver runs in our own calls, on this CPU.
-        if !zero_copy
-            && ask.busy_poll.is_none()
-            && let Ok((fd, tx)) = open_sender(fd.as_fd(), interface, queue, ask.ring)
-        {
-            rings.tx = tx;
-            sender = Some(fd);
-        }
         // One kick in copy mode sends 32 packets; more where the kernel lets us (no error where not).
-        let sends_all =
-            sys::set_option(sender.as_ref().unwrap_or(&fd).as_fd(), sys::XDP_MAX_TX_SKB_BUDGET, &ask.ring)
-                .is_ok();
+        let sends_all = sys::set_option(fd.as_fd(), sys::XDP_MAX_TX_SKB_BUDGET, &ask.ring).is_ok();
         let frames_a_packet = match (has_frags, zero_copy) {
             (false, _) => 1,
             (true, true) => ask.driver_frames.max(1),
@@ -165,13 +152,8 @@ impl Socket {
         };
         let unbound = AtomicBool::new(false);
         let socket =
-            Self { fd, sender, registered, ask, zero_copy, sends_all, frames_a_packet, tx_metadata, unbound };
+            Self { fd, registered, ask, zero_copy, sends_all, frames_a_packet, tx_metadata, unbound };
         Ok((socket, rings))
-    }
-
-    /// The descriptor by which it sends.
-    pub(super) fn sender(&self) -> BorrowedFd<'_> {
-        self.sender.as_ref().unwrap_or(&self.fd).as_fd()
     }
 
     /// Whether the kernel has unbound the socket, for good, as the device was removed or moved to another network
@@ -190,33 +172,6 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// A socket with a TX ring alone on a queue that `first` is bound to, whose fill and completion ring it shares.
-///
-/// In copy mode a packet that finds no frame is counted in `struct xdp_sock` by the CPU that receives, in the line that
-/// holds what the kernel reads for each packet of the TX ring (include/net/xdp_sock.h: `rx_dropped` beside `tx` and
-/// `skb`). So under overload that line went from core to core with each packet that was sent. A socket that receives
-/// nothing has none of these counts.
-fn open_sender(
-    first: BorrowedFd<'_>,
-    interface: &Interface,
-    queue: u32,
-    ring: u32,
-) -> io::Result<(OwnedFd, RingMemory<Desc>)> {
-    let fd = sys::socket()?;
-    sys::set_option(fd.as_fd(), libc::XDP_TX_RING, &ring)?;
-    let offsets = sys::mmap_offsets(fd.as_fd())?;
-    let tx = map_ring(fd.as_fd(), &offsets.tx, ring, libc::XDP_PGOFF_TX_RING)?;
-    let address = libc::sockaddr_xdp {
-        sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: libc::XDP_SHARED_UMEM,
-        sxdp_ifindex: interface.index,
-        sxdp_queue_id: queue,
-        sxdp_shared_umem_fd: first.as_raw_fd() as u32,
-    };
-    sys::bind(fd.as_fd(), &address)?;
-    Ok((fd, tx))
 }
 
 /// The flags of a fill ring whose kernel is to be woken in every burst: a driver that runs only in our system calls asks
