@@ -15,10 +15,10 @@ use std::{
 };
 
 use serde_json::Value;
-use sheafio_core::Queue;
+use sheafio_core::{DropReason, Queue};
 use sheafio_drivers::af_xdp::{self, Config, Mode};
-use sheafio_mempool::{Hugepages, Mempool};
-use sheafio_tests::{Ended, Fwd, Netns, Veth, can_make_networks};
+use sheafio_mempool::{Burst, Hugepages, Mempool};
+use sheafio_tests::{Ended, Fwd, Netns, Veth, can_make_networks, run};
 
 const PEER: &str = "10.0.0.1";
 const OURS: &str = "10.0.0.2";
@@ -101,9 +101,11 @@ fn what_a_slow_receiver_loses_adds_up_to_the_packet() {
         let hints = ended.stderr.matches("warning: ve0: rx_no_frame: ").count();
         assert_eq!(hints, 1, "{}", ended.stderr);
         assert!(ended.stderr.contains("a longer ring="), "{}", ended.stderr);
-        // veth counts what the socket refuses as its own drops; in generic mode nobody but the socket does.
+        // veth counts what the socket refuses and what our program drops as its own drops too; in generic mode nobody
+        // else counts them.
         let device = last["ports"][0]["device"].as_object().unwrap();
-        let named = device.get("rx_queue_drops").and_then(Value::as_u64).unwrap_or(0);
+        let named = |key: &str| device.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let named = named("rx_queue_drops") + named("rx_queue_xdp_drops");
         assert_eq!(named, if mode == "native" { drops } else { 0 }, "{mode}: {last}");
     }
 }
@@ -177,6 +179,51 @@ fn a_loss_that_nobody_names_is_shown_as_unexplained() {
         let named = device.get("rx_queue_drops").and_then(Value::as_i64).unwrap_or(0);
         let expected = if mode == "native" { (50, 0) } else { (0, 50) };
         assert_eq!((named, signed(&ended, "unexplained_rx")), expected, "{mode}: {last}");
+    }
+}
+
+/// Packets that the program counts for frames, and that never took any, do not leave these frames unused for good.
+#[test]
+fn frames_of_packets_that_went_elsewhere_are_used_again() {
+    if !can_make_networks("frames_of_packets_that_went_elsewhere_are_used_again") {
+        return;
+    }
+    for mode in [Mode::Native, Mode::Generic] {
+        let (under_test, veth) = network();
+        let _other = Veth::new(&under_test, "vx0", "10.0.1.1", 1);
+        under_test.enter(|| {
+            let pool = Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap();
+            let config = Config { mode, ring: 64, ..Config::default() };
+            let [mut port, mut other] =
+                ["ve0", "vx0"].map(|interface| af_xdp::open_with(interface, &config, pool).unwrap());
+            let [mut queue, mut other] = [&mut port, &mut other].map(|port| port.queue(0).unwrap());
+            let mut cache = pool.cache().unwrap();
+            let links: Value =
+                serde_json::from_str(&run("ip", &["-d", "-j", "link", "show", "dev", "ve0"])).unwrap();
+            let program = links[0]["xdp"]["prog"]["id"].as_u64().expect("a program is there") as u32;
+
+            put_into_map(program, other.wait_fd().unwrap());
+            send(&veth, 40);
+            put_into_map(program, queue.wait_fd().unwrap());
+            let mut burst = Burst::with_limit(Burst::MAX);
+            for _ in 0..100 {
+                assert_eq!(queue.rx_burst(&mut cache, &mut burst), 0, "{mode:?}");
+            }
+            // There is a frame for each of these, and none for the last ones.
+            send(&veth, 64 + 10);
+            let start = Instant::now();
+            while burst.len() < 64 && start.elapsed() < PATIENCE {
+                queue.rx_burst(&mut cache, &mut burst);
+            }
+            assert_eq!(burst.len(), 64, "{mode:?}");
+            cache.free_burst(&mut burst);
+            queue.close(&mut cache);
+            other.close(&mut cache);
+            let drops: Vec<_> = queue.counters().totals().all_drops().collect();
+            assert_eq!(drops, [(DropReason::RxNoFrame, 10)], "{mode:?}");
+            drop(cache);
+            assert_eq!(pool.audit().unwrap().home, 1024, "{mode:?}");
+        });
     }
 }
 

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sheafio_drivers::af_xdp::{self, Config};
+use serde_json::Value;
+use sheafio_core::{DropReason, Queue};
+use sheafio_drivers::af_xdp::{self, Config, QueueSet};
 use sheafio_mempool::{Hugepages, Mempool};
 use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio};
 
@@ -56,6 +58,35 @@ fn a_list_of_queues_is_served_and_the_rest_goes_to_the_kernel() {
             assert!(ended.stderr.contains(part), "{}", ended.stderr);
         }
     }
+}
+
+/// A queue that closes while others stay leaves its packets to the kernel, also those for which it had no frames.
+#[test]
+fn packets_of_a_closed_queue_go_to_the_kernel() {
+    if !can_make_networks("packets_of_a_closed_queue_go_to_the_kernel") {
+        return;
+    }
+    let (netns, veth) = network(2);
+    netns.ip(&["addr", "add", "10.0.0.2/24", "dev", "ve0"]);
+    let link: Value = serde_json::from_str(&netns.ip(&["-j", "link", "show", "dev", "ve0"])).unwrap();
+    veth.set_neighbour(OURS, link[0]["address"].as_str().unwrap());
+    send_through(&veth, 0, 2);
+    netns.enter(|| {
+        let pool = Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap();
+        let config = Config { queues: QueueSet::range(0, 2).unwrap(), ring: 64, ..Config::default() };
+        let mut port = af_xdp::open_with("ve0", &config, pool).unwrap();
+        let [mut first, mut second] = [0, 1].map(|queue| port.queue(queue).unwrap());
+        let mut cache = pool.cache().unwrap();
+        let socket = veth.peer.enter(|| UdpSocket::bind((PEER, 0)).unwrap());
+        for _ in 0..100 {
+            socket.send_to(&[0; 60], (OURS, 9)).unwrap();
+        }
+        first.close(&mut cache);
+        let drops: Vec<_> = first.counters().totals().all_drops().collect();
+        assert_eq!(drops, [(DropReason::RxNoFrame, 36), (DropReason::RxUnread, 64)]);
+        assert!(veth.peer.succeeds("ping", &["-c", "3", "-i", "0.1", "-W", "2", OURS]));
+        second.close(&mut cache);
+    });
 }
 
 /// xdp-tutorial#108: flows that hash to a queue that nobody opened were lost without a word.

@@ -136,7 +136,8 @@ With --json, one object a second and a last one with \"final\": true:
   ports[]           besides: held: frames in the port's rings and with the kernel, for each queue; of a
                     ring port, at its first end; program: of an AF_XDP port, what its XDP program did with the
                     packets that came to the interface:
-                      redirected                       ours (steer=RULES), to the socket of its queue
+                      redirected                       ours (steer=RULES), to the socket of its queue, or
+                                                       dropped before as there was no frame (rx_no_frame)
                       not_bound                        ours, but its queue is not opened: to the kernel
                       passed, malformed                not ours: by the rules, by damaged headers: to the kernel
                     of an AF_XDP port too, in packets: wire_rx, wire_tx: came to its device and were sent by it, also by

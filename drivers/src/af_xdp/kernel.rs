@@ -14,6 +14,7 @@ use super::{
     program::Attachment,
     queue::{Kernel, Wake},
     release::Release,
+    room::{Limit, Room},
     socket::Socket,
     sys,
 };
@@ -26,6 +27,7 @@ pub struct LinuxKernel {
     queue: u32,
     metadata_key: Option<u64>,
     offloads_checksums: bool,
+    limit: Limit,
     start: Instant,
     release: Option<Release>,
 }
@@ -44,8 +46,8 @@ impl LinuxKernel {
     ) -> Self {
         // Copied packets leave by the kernel, whatever the driver could do.
         let offloads_checksums = socket.zero_copy && netdev.is_some_and(Netdev::offloads_checksums);
-        let (socket, start) = (Some(socket), Instant::now());
-        Self { socket, attachment, queue, metadata_key, offloads_checksums, start, release }
+        let (socket, limit, start) = (Some(socket), Limit::new(), Instant::now());
+        Self { socket, attachment, queue, metadata_key, offloads_checksums, limit, start, release }
     }
 }
 
@@ -65,6 +67,20 @@ impl Kernel for LinuxKernel {
             // NET_XMIT_DROP in __xsk_generic_xmit: one packet is completed, and was not sent.
             Err(Some(libc::EBUSY)) if !socket.zero_copy => Wake::Dropped,
             _ => outcome(result, socket),
+        }
+    }
+
+    #[inline]
+    fn filled(&mut self, frames: usize) {
+        if let Some(room) = self.socket.as_ref().and_then(|socket| socket.room()) {
+            self.limit.raise(room, frames);
+        }
+    }
+
+    #[inline]
+    fn found_nothing(&mut self, frames: impl FnOnce() -> u32) {
+        if let Some(room) = self.socket.as_ref().and_then(|socket| socket.room()) {
+            self.limit.mend(room, frames);
         }
     }
 
@@ -101,6 +117,8 @@ impl Kernel for LinuxKernel {
     }
 
     fn detach(&mut self) -> bool {
+        // Packets of a queue that is in the map no more are the kernel's.
+        self.socket.iter().filter_map(|socket| socket.room()).for_each(Room::open);
         self.attachment.detach(self.queue)
     }
 
@@ -155,7 +173,8 @@ pub(super) fn count_drops(socket: &Socket, counters: &QueueCounters) {
         (false, 1) => rx_dropped.min(fill_empty),
         (false, _) => rx_dropped,
     };
-    counters.raise_drops(DropReason::RxNoFrame, no_frame);
+    let no_room = socket.room().map_or(0, Room::lost);
+    counters.raise_drops(DropReason::RxNoFrame, no_frame + no_room);
     counters.raise_drops(DropReason::RxTooLarge, rx_dropped - no_frame);
     counters.raise_drops(DropReason::RxRingFull, rx_ring_full);
     counters.raise_drops(DropReason::TxInvalid, tx_invalid);

@@ -33,6 +33,7 @@ mod queues;
 mod release;
 mod rights;
 pub(crate) mod rings;
+mod room;
 mod socket;
 mod steer;
 mod sys;

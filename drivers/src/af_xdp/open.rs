@@ -134,6 +134,7 @@ fn serve(
     let (zero_copy, tx_metadata) = (bound.zero_copy, bound.tx_metadata);
     // 3. Put the sockets into the program's map.
     let attachment = Arc::new(program.serve(interface, bound.by_queue(&config.queues))?);
+    set_rooms(interface, config, pool, &program, &bound)?;
     // 4. Fill the fill rings.
     let key = program.metadata_key();
     let (queues, sockets) = fill(interface, config, pool, bound, &attachment, key, netdev.as_ref())?;
@@ -162,6 +163,23 @@ fn load(
     let program = Program::load(interface, config.queues.last() + 1, variant)?;
     program.steer().set(&config.steer)?;
     Ok(program)
+}
+
+/// Tells the program how many packets each copied queue has frames for.
+fn set_rooms(
+    interface: &Interface,
+    config: &Config,
+    pool: &'static Mempool,
+    program: &Program,
+    bound: &Bound,
+) -> Result<(), DriverError> {
+    let rooms = program.rooms(interface, config.queues.last() + 1)?;
+    for (number, (socket, _)) in config.queues.numbers().iter().zip(&bound.sockets) {
+        if !socket.zero_copy {
+            socket.set_room(rooms.of(*number, pool.geometry().data_bytes()));
+        }
+    }
+    Ok(())
 }
 
 /// Makes a queue of each socket, with frames in its fill ring.

@@ -17,7 +17,8 @@ use libbpf_sys as sys;
 
 pub(super) use self::attachment::Attachment;
 use super::{
-    Mode, cause, driver::Driver, interface::Interface, other::Other, process::Process, rights, steer::Steer,
+    Mode, cause, driver::Driver, interface::Interface, other::Other, process::Process, rights, room::Rooms,
+    steer::Steer,
 };
 use crate::DriverError;
 
@@ -147,7 +148,7 @@ impl Program {
             let mut open = ObjectBuilder::default().name("sheafio")?.open_memory(&OBJECT.0)?;
             for mut map in open.maps_mut() {
                 match map.name().to_string_lossy().as_ref() {
-                    "xsks" => map.set_max_entries(queues)?,
+                    "xsks" | "rooms" => map.set_max_entries(queues)?,
                     // `told` of xdp.bpf.c.
                     name if name.ends_with(".rodata") => {
                         let told = [key, asks.map_or(0, |asks| asks.0)];
@@ -226,6 +227,13 @@ impl Program {
         let sockets =
             map.map_err(|error| load_error(interface, &error, "putting the sockets into its map"))?;
         Ok(Attachment::new(sockets, queues))
+    }
+
+    /// How many packets it may hand to the sockets of the queues 0 to `queues - 1`.
+    pub(super) fn rooms(&self, interface: &Interface, queues: u32) -> Result<Rooms, DriverError> {
+        let map = self.object.maps().find(|map| map.name() == "rooms").expect("xdp.bpf.c defines rooms");
+        Rooms::new(map.as_fd(), queues)
+            .map_err(|error| load_error(interface, &error.into(), "mapping its map of rooms"))
     }
 
     /// Attaches the program. Mode `Auto` is for the caller to resolve.

@@ -174,6 +174,7 @@ impl<K: Kernel> XskQueue<K> {
             fill.wrote(indices.len());
         });
         self.fill.publish();
+        self.kernel.filled(taken);
         self.with_rx += taken as u32;
     }
 

@@ -26,6 +26,7 @@ use super::{
     owner,
     process::{Process, memlock_limit_bytes, raise_memlock_limit},
     rings::Rings,
+    room::Room,
     sys,
 };
 use crate::{
@@ -52,6 +53,8 @@ static REGISTERED_KIB: AtomicU64 = AtomicU64::new(0);
 /// A bound socket.
 pub(super) struct Socket {
     fd: OwnedFd,
+    /// How many packets the XDP program lets through to it; only in copy mode, once the program is known.
+    room: OnceLock<Room>,
     /// The packet memory's part of [`REGISTERED_KIB`], until the last socket that shares it is closed.
     registered: Arc<Registered>,
     /// What was asked for, of which the registration gave what the kernel has.
@@ -151,9 +154,21 @@ impl Socket {
             (true, false) => FRAMES_A_COPIED_PACKET,
         };
         let unbound = AtomicBool::new(false);
+        let room = OnceLock::new();
         let socket =
-            Self { fd, registered, ask, zero_copy, sends_all, frames_a_packet, tx_metadata, unbound };
+            Self { fd, room, registered, ask, zero_copy, sends_all, frames_a_packet, tx_metadata, unbound };
         Ok((socket, rings))
+    }
+
+    /// Sets the room that the XDP program has for it, once.
+    pub(super) fn set_room(&self, room: Room) {
+        assert!(self.room.set(room).is_ok(), "a queue has one room");
+    }
+
+    /// The room that the XDP program has for it, if it heeds one.
+    #[inline]
+    pub(super) fn room(&self) -> Option<&Room> {
+        self.room.get()
     }
 
     /// Whether the kernel has unbound the socket, for good, as the device was removed or moved to another network

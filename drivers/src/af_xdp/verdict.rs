@@ -7,7 +7,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Verdict {
-    /// Ours, and handed to the socket of its queue. What the socket could not take is among its queue's drops.
+    /// Ours: handed to the socket of its queue, or dropped for want of a frame. What the socket did not get or could not
+    /// take is among its queue's drops.
     Redirected,
     /// Ours, but its queue has no socket; the kernel got it.
     NotBound,

@@ -5,13 +5,15 @@
  * Without rules every packet goes to the socket that is bound to its RX queue. With rules only packets that
  * one of them takes do; all else goes on to the kernel's own stack, and so does what has no socket.
  *
- *             rules?           a rule takes it?         socket of the queue?
- *   packet ---- no ----------------------------------------- yes ------> socket   REDIRECTED
- *           \-- yes ---------- yes -------------------/\---- no -------> kernel   NOT_BOUND
- *                          \-- no --------------------------------------> kernel   PASSED
- *                           \- headers damaged -------------------------> kernel   MALFORMED
+ *             rules?           a rule takes it?         socket of the queue?     a frame for it?
+ *   packet ---- no ----------------------------------------- yes -------------------- yes ------> socket   REDIRECTED
+ *           \                                          /\                           \- no ------> nowhere  REDIRECTED
+ *            \- yes ---------- yes -------------------/  \-- no --------------------------------> kernel   NOT_BOUND
+ *                          \-- no ------------------------------------------------------------> kernel   PASSED
+ *                           \- headers damaged -----------------------------------------------> kernel   MALFORMED
  *
- * steer/words.rs writes the rules, steer/taken.rs says the same as this in Rust, verdict.rs names the counts.
+ * steer/words.rs writes the rules, steer/taken.rs says the same as this in Rust, room.rs tells of frames, verdict.rs
+ * names the counts.
  */
 
 /* The few types of linux/bpf.h that are needed, so that no kernel header is. */
@@ -30,6 +32,7 @@ typedef __u32 __wsum;
 typedef _Bool bool;
 enum { false, true };
 
+enum { BPF_F_MMAPABLE = 1 << 10 };
 enum { BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6, BPF_MAP_TYPE_ARRAY_OF_MAPS = 12, BPF_MAP_TYPE_XSKMAP = 17 };
 enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };
 
@@ -51,6 +54,28 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } xsks SEC(".maps");
+
+/*
+ * How many packets a queue's socket has frames for: room.rs is the other side. A packet that finds none is dropped here
+ * and not by the socket, where that costs the core that sends a cache line or two, for the kernel keeps its counts
+ * beside what it reads when it sends.
+ */
+struct room {
+	__u64 limit; /* User space writes it: how high `taken` may go. 0: any. */
+	__u64 frame_bytes; /* The largest packet that fits into a frame. */
+	__u64 pad[14]; /* CPUs fetch two lines at a time. */
+	__u64 taken; /* The program writes it: packets that went to the socket and fit into a frame. */
+	__u64 lost; /* And how many found no room. */
+	__u64 pad2[14];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 64); /* The loader sets the number of queues. */
+	__type(key, __u32);
+	__type(value, struct room);
+} rooms SEC(".maps");
 
 /* What became of a packet: each adds one to one of these. The order is that of Verdict in verdict.rs. */
 enum verdict { REDIRECTED, NOT_BOUND, PASSED, MALFORMED, VERDICTS };
@@ -378,6 +403,33 @@ static __always_inline void tell(struct xdp_md *ctx)
 	metadata->key = told.key;
 }
 
+/*
+ * Whether the socket of the packet's queue has a frame for it. One whose first buffer is larger than a frame is left to
+ * the socket: it takes several or none. Where others take several, and where several CPUs are here at a time for one
+ * queue, as in generic mode, `taken` falls behind; then the socket drops what finds no frame.
+ */
+static __always_inline bool has_room(struct xdp_md *ctx, enum reach reach)
+{
+	__u32 queue = ctx->rx_queue_index;
+	struct room *room = bpf_map_lookup_elem(&rooms, &queue);
+	__u64 limit, len;
+
+	if (!room)
+		return true;
+	limit = *(const volatile __u64 *)&room->limit;
+	/* Loaders without CAP_PERFMON may not subtract pointers; the helper takes 8 ns. */
+	len = reach == COPY ? bpf_xdp_get_buff_len(ctx) : (__u64)(ctx->data_end - ctx->data);
+	if (limit == 0 || len > room->frame_bytes)
+		return true;
+	/* Signed, for a limit that was mended can lie below what was taken. */
+	if ((__s64)(limit - room->taken) <= 0) {
+		__sync_fetch_and_add(&room->lost, 1);
+		return false;
+	}
+	room->taken++;
+	return true;
+}
+
 static __always_inline int steer(struct xdp_md *ctx, enum reach reach, bool tells)
 {
 	__u32 zero = 0;
@@ -399,6 +451,10 @@ static __always_inline int steer(struct xdp_md *ctx, enum reach reach, bool tell
 			counts[PASSED]++;
 			return XDP_PASS;
 		}
+	}
+	if (!has_room(ctx, reach)) {
+		counts[REDIRECTED]++;
+		return XDP_DROP;
 	}
 	if (tells)
 		tell(ctx);

@@ -21,6 +21,8 @@ impl<K: Kernel> XskQueue<K> {
     /// Nothing was received: now and then, looks whether the device is still there.
     #[inline(always)]
     pub(super) fn found_nothing(&mut self) {
+        let fill = &self.fill;
+        self.kernel.found_nothing(|| fill.unconsumed());
         if K::GOES_SILENTLY {
             self.quiet_polls -= 1;
             if self.quiet_polls == 0 {

@@ -36,6 +36,12 @@ pub trait Kernel: Send {
     fn tick(&mut self, _to_receive: bool) -> bool {
         true
     }
+    /// Called when so many frames were put into the fill ring.
+    #[inline(always)]
+    fn filled(&mut self, _frames: usize) {}
+    /// Called when a burst to receive has found nothing. `frames`: how many lie in the fill ring.
+    #[inline(always)]
+    fn found_nothing(&mut self, _frames: impl FnOnce() -> u32) {}
     /// The time since some moment in nanoseconds, for how long the kernel is left alone after [`Wake::Later`].
     fn now_ns(&self) -> u64;
     /// Whether one kick sends all that is queued. Otherwise it sends 32 packets, and there is nothing

@@ -1,4 +1,5 @@
 //! The XDP program itself, run by the kernel on packets of our choice (BPF_PROG_TEST_RUN), against `taken.rs`.
+//! (Above 400 lines: all of it needs the same bench.)
 
 use std::{
     cell::RefCell,
@@ -14,10 +15,12 @@ use crate::af_xdp::{
     interface::Interface,
     program::{Attachment, Program, Variant},
     rights::{self, Right},
+    room::Limit,
     sys,
 };
 
 /// xdp_action of linux/bpf.h.
+const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
 
@@ -55,9 +58,15 @@ impl Bench {
         self.program.borrow().steer().set(steering).unwrap();
     }
 
-    /// What the program does with a packet of which `linear` bytes are in its first buffer, by what it returns and
-    /// by what it counts.
+    /// What the program does with a packet of which `linear` bytes are in its first buffer.
     fn verdict(&self, packet: &[u8], linear: Option<usize>) -> libbpf_rs::Result<Verdict> {
+        let (returned, verdict) = self.run(packet, linear)?;
+        assert_eq!(returned, if verdict == Verdict::Redirected { XDP_REDIRECT } else { XDP_PASS });
+        Ok(verdict)
+    }
+
+    /// The same, by what it returns and by what it counts.
+    fn run(&self, packet: &[u8], linear: Option<usize>) -> libbpf_rs::Result<(u32, Verdict)> {
         let counts = || self.program.borrow().steer().counts().unwrap();
         // struct xdp_md: data, data_end, data_meta, ingress interface, queue, egress interface.
         let mut context: Vec<u8> =
@@ -74,8 +83,7 @@ impl Bench {
             Verdict::ALL.into_iter().filter(|verdict| after.of(*verdict) != before.of(*verdict));
         let verdict = counted.next().expect("each packet is counted");
         assert_eq!((after.total(), counted.next()), (before.total() + 1, None));
-        assert_eq!(returned, if verdict == Verdict::Redirected { XDP_REDIRECT } else { XDP_PASS });
-        Ok(verdict)
+        Ok((returned, verdict))
     }
 }
 
@@ -347,6 +355,35 @@ fn everything_is_taken_without_rules_and_nothing_without_a_socket() {
     bench.set(&Steering::All);
     bench.attachment.detach(0);
     assert_eq!(bench.verdict(&packet, None).unwrap(), Verdict::NotBound);
+}
+
+/// As many packets as there are frames go to the socket; the others are ours all the same.
+#[test]
+fn a_packet_for_which_there_is_no_frame_is_dropped_and_counted() {
+    for kind in [PLAIN, FRAGS, COPIES] {
+        let test = "a_packet_for_which_there_is_no_frame_is_dropped_and_counted";
+        let Some(bench) = Bench::new(test, kind) else { return };
+        let interface = Interface::lookup("lo").unwrap();
+        let room = bench.program.borrow().rooms(&interface, 1).unwrap().of(0, 100);
+        let mut limit = Limit::new();
+        let actions = |len: usize, count: u32| {
+            let run = |_| bench.run(&vec![0; len], None).unwrap();
+            let runs: Vec<_> = (0..count).map(run).collect();
+            assert!(runs.iter().all(|(_, verdict)| *verdict == Verdict::Redirected), "{kind:?}: {runs:?}");
+            runs.into_iter().map(|(returned, _)| returned).collect::<Vec<_>>()
+        };
+        // Nothing is known of frames yet.
+        assert_eq!(actions(60, 3), [XDP_REDIRECT; 3], "{kind:?}");
+        limit.raise(&room, 2);
+        assert_eq!(actions(60, 4), [XDP_REDIRECT, XDP_REDIRECT, XDP_DROP, XDP_DROP], "{kind:?}");
+        // What is larger than a frame is the socket's to drop, or to put into several.
+        assert_eq!((actions(101, 2), actions(100, 1)), (vec![XDP_REDIRECT; 2], vec![XDP_DROP]), "{kind:?}");
+        limit.raise(&room, 1);
+        assert_eq!(actions(100, 2), [XDP_REDIRECT, XDP_DROP], "{kind:?}");
+        assert_eq!(room.lost(), 4, "{kind:?}");
+        room.open();
+        assert_eq!(actions(60, 1), [XDP_REDIRECT], "{kind:?}");
+    }
 }
 
 /// Rules that change all the time, each time to ones of the same effect on this packet: a mix would show.
