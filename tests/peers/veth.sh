@@ -52,7 +52,7 @@ start() {
   for _ in $(seq 100); do
     sleep 0.1
     kill -0 "$pid" 2>/dev/null || break
-    if ip -n "$b" link show vd | grep -q 'prog/xdp'; then
+    if ip -n "$b" link show vd 2>/dev/null | grep -q 'prog/xdp'; then
       sleep 1
       ip netns exec "$a" taskset -c 0 setpriv --pdeathsig KILL "$generator" vg $((seconds + 2)) >/dev/null &
       running+=($!)
