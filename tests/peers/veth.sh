@@ -49,7 +49,7 @@ start() {
   ip netns exec "$b" taskset -c 1 setpriv --pdeathsig KILL "$@" </dev/null >"$work/out" 2>&1 &
   pid=$!
   running=("$pid")
-  for _ in $(seq 100); do
+  for _ in $(seq 600); do
     sleep 0.1
     kill -0 "$pid" 2>/dev/null || break
     if ip -n "$b" link show vd 2>/dev/null | grep -q 'prog/xdp'; then
