@@ -58,14 +58,16 @@ impl Request {
         taken
     }
 
-    /// Makes the next part of the response the content of a frame, as much of it as the frame has room for.
-    pub(crate) fn fill(&mut self, frame: &mut Frame) {
+    /// Makes the next part of the response the content of a frame, as much of it as the frame has room for. Returns
+    /// whether more is left.
+    pub(crate) fn fill(&mut self, frame: &mut Frame) -> bool {
         // Back to where packets start, whatever was taken off its front.
         let front = frame.headroom().saturating_sub(usize::from(XDP_HEADROOM_BYTES));
         let _ = frame.prepend(front);
         self.filled = set_len(frame, self.left as usize) as u32;
         let at = (self.response_bytes - self.left) as usize;
         repeat(&self.head[..usize::from(self.head_len)], at, frame);
+        self.filled < self.left
     }
 
     /// Copies what comes next of the response, as much as there is room for. Returns how many bytes.
@@ -167,8 +169,9 @@ mod tests {
                             let mut frame = cache.alloc().unwrap();
                             frame.append(33).unwrap();
                             frame.trim_front(20);
-                            state.fill(&mut frame);
+                            let has_more = state.fill(&mut frame);
                             response.extend_from_slice(&frame);
+                            assert_eq!(has_more, response.len() < response_len);
                             cache.free(frame);
                             assert_eq!(state.sent(), response.len() == response_len);
                         }

@@ -52,7 +52,8 @@ impl Client {
         pattern.write(flow.sent_bytes, frame.append(len).expect("there is room for it"));
         flow.is_sending = true;
         let socket = Self::socket(&self.sockets, self.has_table, at);
-        self.ring.send(socket, frame, at as u32);
+        let has_more = flow.sent_bytes as usize + len < self.plan.args.size as usize;
+        self.ring.send(socket, frame, at as u32, has_more);
     }
 
     #[inline]

@@ -207,10 +207,18 @@ impl Ring {
     }
 
     /// Sends the bytes of a frame; all of them, unless the connection ends. The frame comes back with the completion.
+    /// `has_more`: more is sent as soon as this is done, so a segment that is not full may wait for it.
     #[inline]
-    pub(crate) fn send(&mut self, socket: Socket<'_>, frame: Frame, number: u32) -> Operation {
+    pub(crate) fn send(
+        &mut self,
+        socket: Socket<'_>,
+        frame: Frame,
+        number: u32,
+        has_more: bool,
+    ) -> Operation {
         let (memory, len) = (frame.as_ptr(), frame.len() as u32);
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        let more = if has_more { libc::MSG_MORE } else { 0 };
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | more;
         let entry = match socket {
             Socket::Fd(fd) => opcode::Send::new(types::Fd(fd.as_raw_fd()), memory, len).flags(flags).build(),
             Socket::Slot(slot) => opcode::Send::new(types::Fixed(slot), memory, len).flags(flags).build(),

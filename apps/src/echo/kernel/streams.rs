@@ -177,7 +177,7 @@ impl Streams {
         }
         self.counters.add(Count::RxBytes, frame.len() as u64);
         if self.responder.is_none() && flow.sending.is_none() {
-            flow.sending = Some(ring.send(Socket::Slot(slot), frame, slot));
+            flow.sending = Some(ring.send(Socket::Slot(slot), frame, slot, false));
             return;
         }
         self.backlog.push_back(&mut flow.waiting, frame);
@@ -209,7 +209,7 @@ impl Streams {
         self.counters.add(Count::TxBytes, sent as u64);
         if sent < frame.len() && !flow.is_cut {
             frame.trim_front(sent);
-            flow.sending = Some(ring.send(Socket::Slot(slot), frame, slot));
+            flow.sending = Some(ring.send(Socket::Slot(slot), frame, slot, false));
             return;
         }
         if self.responder.is_some() {
@@ -223,7 +223,8 @@ impl Streams {
             if !flow.is_cut
                 && let Some(next) = self.backlog.pop_front(&mut flow.waiting)
             {
-                flow.sending = Some(ring.send(Socket::Slot(slot), next, slot));
+                let has_more = !flow.waiting.is_empty();
+                flow.sending = Some(ring.send(Socket::Slot(slot), next, slot, has_more));
                 return;
             }
         }
@@ -271,8 +272,8 @@ impl Streams {
                 self.wait_for_frame(slot);
                 return;
             };
-            request.fill(&mut frame);
-            flow.sending = Some(ring.send(Socket::Slot(slot), frame, slot));
+            let has_more = request.fill(&mut frame);
+            flow.sending = Some(ring.send(Socket::Slot(slot), frame, slot, has_more));
         }
         if let Some(frame) = spare {
             cache.free(frame);
