@@ -131,6 +131,18 @@ impl Fwd {
         }
     }
 
+    /// Waits until so many lines were printed on the standard output.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    pub fn wait_for_lines(&self, count: usize) {
+        let start = Instant::now();
+        while self.stdout.so_far().lines().count() < count {
+            assert!(start.elapsed() < PATIENCE, "{count} lines did not come; but: {}", self.stderr.so_far());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Takes care of a program that was started with pipes for its output.
     pub(crate) fn watch(mut child: Child) -> Self {
         let stdout = Reader::new(child.stdout.take().expect("a pipe"));
