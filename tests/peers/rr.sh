@@ -1,5 +1,5 @@
 # Part of tests/peers/run: echo servers beside a plain epoll server (epoll.rs), in turns, with the same client (sheafio rr):
-# kernel sockets by io_uring (--stack kernel) and, where this build has it, our own TCP/IP (--stack user). FLOWS="1 100" and
+# kernel sockets by io_uring (--stack kernel) and our own TCP/IP over AF_XDP (--stack user). FLOWS="1 100" and
 # SIZES="64" run a part. The client runs on CPU 0, the server on CPU 1; on a veth each also does the other's softirqs, for
 # what one sends is received on its CPU.
 #
@@ -42,7 +42,7 @@ once() {
     cycles=$(jq -n --argjson ns "$((after - before))" --argjson mhz "$mhz" --argjson line "$line" \
       '$ns * $mhz / 1000 / ($line.transactions + $line.after_end)')
   else
-    cycles=$(tail -n 1 "$work/server" | jq '.lcores[0] | .cycles_per_transaction // .cycles_per_packet')
+    cycles=$(tail -n 1 "$work/server" | jq '.cycles_per_transaction // .lcores[0].cycles_per_transaction')
   fi
   jq -n -r --argjson line "$line" --argjson cycles "$cycles" '"\($line.tps) \($line.latency_us.p50) \($cycles)"' >>"$work/$1.$2.$3"
 }
@@ -61,8 +61,7 @@ ip netns exec "$a" sh -c 'echo 1 >/proc/sys/net/ipv4/tcp_tw_reuse; echo 1024 655
 ip netns exec "$b" sh -c 'echo 65535 >/proc/sys/net/core/somaxconn; echo 65535 >/proc/sys/net/ipv4/tcp_max_syn_backlog'
 
 mhz=$(awk -F': ' '/^cpu MHz/ { print $2; exit }' /proc/cpuinfo)
-port=2000 servers=(epoll kernel)
-once user 1 64 2>/dev/null && { servers+=(user); rm "$work/user.1.64"; }
+port=2000 servers=(epoll kernel user)
 warm_up
 
 echo "kernel $(uname -r), $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), $mhz MHz; medians of $rounds rounds of $seconds s"

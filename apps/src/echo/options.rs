@@ -59,7 +59,8 @@ pub(crate) struct EchoArgs {
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub(crate) request_size: Option<u32>,
 
-    /// Most TCP connections at a time; further ones are closed at once [default: as many as there can be]
+    /// Most TCP connections at a time; further ones are not answered (stack user) or closed at once (stack kernel)
+    /// [default: 16384, or as many as --frames carry; stack kernel: as there can be]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) max_flows: Option<u32>,
 
@@ -96,10 +97,25 @@ const AFTER_HELP: &str = "\
 On TCP, bytes are echoed as they come. A client that does not read is not read from either: what waits for it stays
 bounded, in frames of the pool. A client that has ended its sending direction gets the rest, then our end.
 On Ctrl-C, SIGTERM or after --duration no connection is accepted any more, what was received is answered, and
-connections are ended in an orderly way, within 2 seconds.
+connections are ended in an orderly way, within 2 seconds; what is left then is reset.
+
+Stack user, without --ip: the addresses of the interface are shared with the kernel, and only packets to the named ports
+come to us (IPv4 pings too, with --icmp): ARP, ND and every other port stay with it. With --ip the addresses are ours alone:
+ARP, ND, pings (--icmp) and closed UDP ports are answered by us. Answers go to the MAC that asked, with its VLAN tags. A flow
+stays on its RX queue, and each queue has an equal share of --max-flows; a flow may hold two frames of the pool.
 
 Exit code: 0; 1 if frames were lost in the end, or the kernel has no io_uring for us (stack kernel); 2 if it could not start
 as asked.
+
+With --json (stack user), one object a second and a last one with \"final\": true:
+  flows, half_open  TCP connections now, and those that are being opened
+  tps               transactions/s in this second (final: over the whole run)
+  transactions      total: requests answered as a whole (without --response-size: receptions)
+  cycles_per_transaction   of all lcores, in polls with work
+  rx_bytes, tx_bytes   totals, of payload
+  counts            totals of what became of packets and connections, by name
+  t_s, ports[], lcores[], pool   as of sheafio fwd
+  conserved         (final) whether every frame is home or retired
 
 With --json (stack kernel), one object a second and a last one with \"final\": true:
   t_s               seconds since the start

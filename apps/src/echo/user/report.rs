@@ -54,7 +54,16 @@ impl Gauges {
 pub(super) struct Watch {
     fwd: fwd::Watch,
     stacks: Vec<Arc<Gauges>>,
-    last: (Instant, [u64; 3]),
+    lcores: Vec<Arc<LcoreCounters>>,
+    last: Last,
+}
+
+/// What was seen last.
+#[derive(Clone, Copy)]
+struct Last {
+    at: Instant,
+    transactions: [u64; 3],
+    busy_cycles: u64,
 }
 
 /// What is printed of one moment.
@@ -64,6 +73,8 @@ pub(super) struct View {
     half_open: u64,
     tps: f64,
     transactions: u64,
+    /// Of all lcores, in polls with work.
+    cycles_per_transaction: f64,
     rx_bytes: u64,
     tx_bytes: u64,
     counts: Map<String, Value>,
@@ -85,7 +96,8 @@ struct FinalView<'a> {
 
 impl Watch {
     pub(super) fn new(fwd: fwd::Watch) -> Self {
-        Self { fwd, stacks: Vec::new(), last: (Instant::now(), [0; 3]) }
+        let last = Last { at: Instant::now(), transactions: [0; 3], busy_cycles: 0 };
+        Self { fwd, stacks: Vec::new(), lcores: Vec::new(), last }
     }
 
     /// Watches an lcore and its stacks too.
@@ -95,6 +107,7 @@ impl Watch {
         counters: Arc<LcoreCounters>,
         stacks: impl Iterator<Item = Arc<Gauges>>,
     ) {
+        self.lcores.push(counters.clone());
         self.fwd.add_lcore(cpu, counters);
         self.stacks.extend(stacks);
     }
@@ -109,14 +122,14 @@ impl Watch {
     pub(super) fn look(&mut self) -> View {
         let fwd = self.fwd.look();
         let now = Instant::now();
-        let interval = now - self.last.0;
+        let interval = now - self.last.at;
         self.view(fwd, now, interval)
     }
 
     /// The whole run, with rates over all of it.
     pub(super) fn look_over_all(&mut self, run: Duration) -> View {
         let fwd = self.fwd.look_over_all(run);
-        self.last.1 = [0; 3];
+        (self.last.transactions, self.last.busy_cycles) = ([0; 3], 0);
         self.view(fwd, Instant::now(), run)
     }
 
@@ -127,8 +140,10 @@ impl Watch {
                 *sum += more;
             }
         }
-        let (_, last) = std::mem::replace(&mut self.last, (now, totals));
-        let rate = |at: usize| (totals[at] - last[at]) as f64 / interval.as_secs_f64().max(1e-9);
+        let busy_cycles = self.lcores.iter().map(|lcore| lcore.totals().busy_cycles).sum();
+        let last = std::mem::replace(&mut self.last, Last { at: now, transactions: totals, busy_cycles });
+        let since = |at: usize| (totals[at] - last.transactions[at]) as f64;
+        let rate = |at: usize| since(at) / interval.as_secs_f64().max(1e-9);
         // Relaxed: gauges order nothing.
         let sum = |gauge: fn(&Gauges) -> &AtomicU64| {
             self.stacks.iter().map(|stack| gauge(stack).load(Ordering::Relaxed)).sum()
@@ -139,6 +154,7 @@ impl Watch {
             half_open: sum(|stack| &stack.half_open),
             tps: (rate(0) * 10.0).round() / 10.0,
             transactions: totals[0],
+            cycles_per_transaction: ((busy_cycles - last.busy_cycles) as f64 / since(0).max(1.0)).round(),
             rx_bytes: totals[1],
             tx_bytes: totals[2],
             counts: Count::ALL.iter().map(|each| (each.name().to_owned(), count(*each).into())).collect(),
@@ -231,7 +247,8 @@ fn table(view: &View) -> String {
     });
     let counts = counts.collect::<Vec<_>>().join(", ");
     format!(
-        "{}\n{:>12} {:>12} {:>16} {:>12} {:>12} {:>16}\n{:>12} {:>12} {:>16} {:>12} {:>12} {:>16}\ncounts: {}",
+        "{}\n{:>12} {:>12} {:>16} {:>12} {:>12} {:>16} {:>22}\n{:>12} {:>12} {:>16} {:>12} {:>12} {:>16} {:>22}\n\
+         counts: {}",
         fwd::table(&view.fwd),
         "flows",
         "half open",
@@ -239,12 +256,14 @@ fn table(view: &View) -> String {
         "rx bits/s",
         "tx bits/s",
         "transactions",
+        "cycles/transaction",
         grouped(view.flows),
         grouped(view.half_open),
         scaled(view.tps),
         scaled(view.rx_bps),
         scaled(view.tx_bps),
         grouped(view.transactions),
+        view.cycles_per_transaction,
         if counts.is_empty() { "none" } else { &counts },
     )
 }
