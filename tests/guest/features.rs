@@ -15,7 +15,7 @@ use std::{
 use sheafio_drivers::af_xdp::Netdev;
 use sheafio_tests::{Fwd, sheafio};
 
-use crate::nics::{DRIVERS, Nics, in_guest};
+use crate::nics::{DRIVERS, FRAME_BYTES as FRAME_SIZE, Nics, in_guest};
 
 /// linux/if_xdp.h, newer than the C library's.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
@@ -109,6 +109,7 @@ fn opens(nics: &Nics, options: &str, mode: &str) -> bool {
     let interface = nics.interface(1);
     let port = format!("{interface}{options}");
     let args = ["fwd", "--json", "-p", &port, "--mode", "rxonly", "--duration", "100ms"];
+    let args = [&args[..], &["--frame-size", FRAME_SIZE]].concat();
     let ended = Fwd::start_program(&nics.under_test, sheafio(), &args).wait();
     if ended.code == Some(0) {
         ended.assert_conserved();

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const AT_ONCE: u32 = 16;
 
 /// Of 2048 bytes igb could use 1024 only, in zero-copy mode.
-const FRAME_BYTES: &str = "4096";
+pub(crate) const FRAME_BYTES: &str = "4096";
 
 /// Drivers of the guest's NICs, by the names of their interfaces.
 pub(crate) const DRIVERS: [&str; 4] = ["igb", "virtio", "e1000e", "vmxnet"];
