@@ -125,7 +125,7 @@ fn a_source_that_nobody_can_be_answered_at_is_dropped() {
         ([224, 0, 0, 1].into(), true),
         ([255, 255, 255, 255].into(), true),
         ([0, 0, 0, 0].into(), true),
-        (crate::peer::OURS_V6.into(), false),
+        (crate::client::OURS_V6.into(), false),
         ([0xff02, 0, 0, 0, 0, 0, 0, 1].into(), false),
         ([0; 8].into(), false),
         ([0, 0, 0, 0, 0, 0xffff, 0xffff, 0xffff].into(), false),

@@ -12,7 +12,7 @@ use sheafio_net::{
     tcp::{Config, Tcp},
 };
 
-pub(crate) use crate::client::{Client, OURS_V6, PORT};
+pub(crate) use crate::client::{Client, PORT};
 use crate::{
     client::{OUR_MAC, THEIR_MAC},
     segment::{ACK, FIN, PSH, RST, SYN, Segment, ack, syn, syn_ack},
