@@ -381,7 +381,6 @@ impl<Session> Flow<Session> {
             receiving.ring.write(frames.receive, context.frame_bytes, offset, payload, frames.cache);
         if (written as usize) < payload.len() {
             context.counts.add(Count::NoFrame);
-            receiving.fin = receiving.fin.filter(|fin| *fin != segment.seq + payload.len() as u32);
         }
         // The next one in order always finds a place; further gaps than are kept track of come again.
         let Ok(ready) = self.beyond.add_then_remove_front(gap as usize, written as usize) else {

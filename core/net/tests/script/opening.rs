@@ -324,6 +324,16 @@ fn a_syn_in_an_open_connection_changes_nothing() {
     s.expect(data(1, 2, b"x"));
 }
 
+/// That of the handshake once more, with bytes: it takes a number as a byte does, and they are those behind it.
+#[test]
+fn a_syn_before_the_window_may_carry_what_lies_within() {
+    let mut s = Script::echo();
+    s.open();
+    s.send(syn_ack().bytes(b"hello"));
+    s.expect(data(1, 6, b"hello"));
+    s.send(ack(6, 6));
+}
+
 /// A peer that crashed and comes back under the same name gets its connection.
 #[test]
 fn a_peer_that_has_forgotten_an_open_connection_resets_it_and_connects() {

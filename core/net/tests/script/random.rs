@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::play::play;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 5000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_sequence_of_segments_keeps_the_rules(

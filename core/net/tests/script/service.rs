@@ -14,6 +14,9 @@ pub(crate) enum Close {
     Never,
 }
 
+/// A reply that never ends, of the same byte.
+pub(crate) const ENDLESS: usize = usize::MAX;
+
 /// The application.
 pub(crate) struct Service {
     /// Sends back what comes; otherwise it only takes it.
@@ -84,8 +87,14 @@ impl Server for Service {
             input.consume(count);
             left -= count;
         }
+        if session.is_asked && self.reply == ENDLESS {
+            while output.write(&[7; 4096]) > 0 {}
+            return;
+        }
         if session.is_asked && session.written < self.reply {
-            session.written += output.write(&stream(session.written, self.reply - session.written));
+            // One byte more than there is room for, so that it is called again.
+            let len = (self.reply - session.written).min(output.room() + 1);
+            session.written += output.write(&stream(session.written, len));
             if session.written < self.reply {
                 return;
             }

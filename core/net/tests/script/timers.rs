@@ -42,6 +42,21 @@ fn a_slow_peer_is_not_given_up() {
     s.send(ack(2, 21));
 }
 
+/// Nor one that leaves something in flight all the time.
+#[test]
+fn a_slow_peer_with_much_in_flight_is_not_given_up() {
+    let config = Config { user_timeout_us: 2_000_000, send_bytes: 100_000, max_flows: 4, ..config() };
+    let mut s = Script::new(config, Service::replies(60_000));
+    s.open();
+    s.send(data(1, 1, b"x"));
+    for at in 1..20 {
+        s.wait(1500);
+        s.ignore();
+        s.send(ack(2, 1 + at * 1460));
+    }
+    assert_eq!((s.tcp().flows(), s.count(Count::GivenUp)), (1, 0));
+}
+
 #[test]
 fn an_idle_connection_is_probed_and_survives_as_long_as_it_answers() {
     let config = Config { keepalive_us: 2_000_000, ..config() };

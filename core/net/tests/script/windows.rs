@@ -113,6 +113,20 @@ fn a_window_that_shrinks_holds_new_bytes_back_and_old_ones_are_sent_again_within
     s.silence(1000);
 }
 
+/// An acknowledgement without bytes lies behind all that was sent, or a peer that has got that would take it for an old one;
+/// but not behind the edge of a window that has shrunk, where it would be none of the connection's.
+#[test]
+fn an_acknowledgement_lies_behind_all_that_was_sent_and_within_the_window() {
+    let mut s = replying(14_600, 65_535);
+    assert_eq!(lens(&s.all()), [1460; 10]);
+    s.wait(50);
+    assert_eq!(lens(&s.all()), [1460]);
+    s.send(data(2, 1, b"y"));
+    s.expect(ack(14_601, 3));
+    s.send(data(3, 1, b"z").window(5000));
+    s.expect(ack(5001, 4));
+}
+
 /// What is in flight when the window closes is sent again once it opens, even if the peer has lost all of it.
 #[test]
 fn a_window_that_shrinks_to_nothing_and_opens_again() {
@@ -216,6 +230,24 @@ fn our_window_does_not_open_a_little() {
         s.ignore();
     }
     assert!(edges.windows(2).all(|pair| pair[0] == pair[1] || pair[1] - pair[0] >= 1024), "{edges:?}");
+}
+
+/// A server that was held up by its send buffer takes more once that has room, and the peer hears of the room that makes
+/// even if nothing can be sent to it.
+#[test]
+fn our_window_opens_without_a_segment_to_go_along_with() {
+    let mut s = Script::echo();
+    s.open();
+    let bytes = stream(0, 4096);
+    s.burst([data(1, 1, &bytes[..1024]), data(1025, 1, &bytes[1024..2048])]);
+    assert_eq!(lens(&s.all()), [1460, 588]);
+    s.burst([data(2049, 1, &bytes[2048..3072]), data(3073, 1, &bytes[3072..])]);
+    s.expect(ack(2049, 4097).window(0));
+    s.send(ack(4097, 2049).window(0));
+    s.expect(ack(2049, 4097).window(2048));
+    s.send(ack(4097, 2049));
+    assert_eq!(lens(&s.all()), [1460, 588]);
+    s.send(ack(4097, 4097));
 }
 
 /// A request that is taken in sips: the window is never silly, and never closed for good.
