@@ -1,6 +1,11 @@
 //! The examples, each between real kernels.
 
-use std::{net::UdpSocket, time::Duration};
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream, UdpSocket},
+    thread,
+    time::Duration,
+};
 
 use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, example};
 
@@ -96,4 +101,45 @@ fn examples_say_how_to_run_them() {
         assert!(!output.status.success());
         assert!(String::from_utf8_lossy(&output.stderr).contains(usage));
     }
+}
+
+/// The example answers on its port of an address that the kernel has, and the kernel on another port of the same address.
+#[test]
+fn tcp_sum_adds_beside_a_server_of_the_kernels() {
+    if !can_make_networks("tcp_sum_adds_beside_a_server_of_the_kernels") {
+        return;
+    }
+    let netns = Netns::new("fwd");
+    let veth = Veth::new(&netns, "ve0", LEFT, 1);
+    netns.ip(&["addr", "add", "10.0.0.2/24", "dev", "ve0"]);
+    let kernels = netns.enter(|| TcpListener::bind((RIGHT, 8000)).unwrap());
+    let kernels = thread::spawn(move || {
+        let (mut stream, _) = kernels.accept().unwrap();
+        stream.write_all(b"the kernel's").unwrap();
+    });
+    let sum = Fwd::start_program(&netns, example("tcp_sum"), &["ve0", RIGHT, "7000", &cpu()]);
+    sum.wait_for_xdp(&netns, "ve0");
+    let connect = |port: u16| {
+        let stream = veth.peer.enter(|| TcpStream::connect((RIGHT, port)).unwrap());
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    };
+    let (mut stream, mut other) = (connect(7000), connect(8000));
+    for (a, b) in [(1_u32, 2_u32), (u32::MAX, 3), (40_000, 2_000_000)] {
+        // Requests are split anywhere.
+        stream.write_all(&a.to_be_bytes()).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        stream.write_all(&b.to_be_bytes()).unwrap();
+        let mut response = [0; 4];
+        stream.read_exact(&mut response).unwrap();
+        assert_eq!(u32::from_be_bytes(response), a.wrapping_add(b));
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "it closes when the client has");
+    let mut text = String::new();
+    other.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "the kernel's");
+    kernels.join().unwrap();
+    let ended = sum.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
