@@ -13,8 +13,8 @@ use serde_json::Value;
 pub const COLD: [&str; 5] = [
     // Sheaves are exchanged.
     "sheafio_mempool::refill::",
-    // Where the system calls stand.
-    "<sheafio_drivers::sim::hand::HandKernel as sheafio_drivers::af_xdp::queue::Kernel>::",
+    // A frame that a zero-copy driver gives back once more.
+    "sheafio_drivers::af_xdp::queue::held::",
     // Panics.
     "sheafio_mempool::cache::frame_of_another_pool",
     "core::panicking::",

@@ -85,9 +85,9 @@ impl<K: Kernel> XskQueue<K> {
     pub(super) fn drop_doubled(&mut self, cache: &mut PoolCache, burst: &mut Burst, before: usize) -> usize {
         self.note_filled();
         let geometry = self.geometry;
-        let Some(held) = &mut self.held else { return 0 };
         let (mut at, mut packets) = (before, 0);
         while at < burst.len() {
+            let Some(held) = &mut self.held else { return 0 };
             let is_end = burst[at..].iter().position(|frame| !frame.continues());
             let len = is_end.map_or(burst.len() - at, |end| end + 1);
             let mut came_back = |frame: &Frame| held.remove(geometry.index_of(geometry.addr(frame)));
@@ -97,21 +97,33 @@ impl<K: Kernel> XskQueue<K> {
                 continue;
             }
             packets += 1;
-            self.counters.take_back_rx(burst[at..at + len].iter().map(Frame::len_word).sum());
-            burst[at..].rotate_left(len);
-            for nth in (0..len).rev() {
-                let Some(frame) = burst.pop() else { break };
-                if nth < known || came_back(&frame) {
-                    cache.free(frame);
-                } else {
-                    std::mem::forget(frame);
-                    // It was not one of those with the kernel.
-                    self.with_rx = self.with_rx.wrapping_add(1);
-                }
+            self.drop_packet(cache, burst, at, len, known);
+        }
+        if packets > 0 {
+            self.counters.add_drops(DropReason::RxInvalid, packets as u64);
+        }
+        packets
+    }
+
+    /// Takes the `len` frames from `at` on out of a burst. The first `known` of them were with the kernel, the next one was
+    /// not.
+    #[cold]
+    #[inline(never)]
+    fn drop_packet(&mut self, cache: &mut PoolCache, burst: &mut Burst, at: usize, len: usize, known: usize) {
+        let geometry = self.geometry;
+        self.counters.take_back_rx(burst[at..at + len].iter().map(Frame::len_word).sum());
+        burst[at..].rotate_left(len);
+        for nth in (0..len).rev() {
+            let Some(frame) = burst.pop() else { break };
+            let index = geometry.index_of(geometry.addr(&frame));
+            if nth < known || self.held.as_mut().is_some_and(|held| held.remove(index)) {
+                cache.free(frame);
+            } else {
+                std::mem::forget(frame);
+                // It was not one of those with the kernel.
+                self.with_rx = self.with_rx.wrapping_add(1);
             }
         }
-        self.counters.add_drops(DropReason::RxInvalid, packets as u64);
-        packets
     }
 }
 
