@@ -37,6 +37,12 @@ pub fn example(name: &str) -> PathBuf {
     built(&format!("examples/{name}"))
 }
 
+/// The state of a process or thread, by its folder in /proc: it follows the name, which ends with the last bracket (proc(5)).
+fn state(folder: &Path) -> Option<char> {
+    let stat = fs::read_to_string(folder.join("stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
+}
+
 /// A running `sheafio fwd --json`, or another program, in a namespace; ended when dropped.
 #[derive(Debug)]
 pub struct Fwd {
@@ -150,16 +156,22 @@ impl Fwd {
         Self { child: Some(child), stdout, stderr }
     }
 
-    /// Waits until an XDP program is on an interface.
+    /// Waits until an XDP program is on an interface, or this one has ended: what it had to do can be over before anybody
+    /// has looked.
     ///
     /// # Panics
     /// If that takes too long.
     pub fn wait_for_xdp(&self, netns: &Netns, interface: &str) {
         let start = Instant::now();
-        while !netns.has_xdp(interface) {
+        while !netns.has_xdp(interface) && !self.has_ended() {
             assert!(start.elapsed() < PATIENCE, "no XDP program came to {interface}");
             thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Whether it has ended, and only waits to be waited for.
+    fn has_ended(&self) -> bool {
+        state(Path::new(&format!("/proc/{}", self.pid()))) == Some('Z')
     }
 
     /// The process's number: `ip netns exec` and setpriv(1) become the program that they start.
@@ -185,11 +197,7 @@ impl Fwd {
     pub fn pause(&self) {
         self.signal(libc::SIGSTOP);
         let tasks = format!("/proc/{}/task", self.pid());
-        let stands = |task: &Path| {
-            // The state follows the name, which ends with the last bracket (proc(5)).
-            let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
-            stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['T', 'X', 'Z']))
-        };
+        let stands = |task: &Path| matches!(state(task), Some('T' | 'X' | 'Z'));
         let deadline = Instant::now() + PATIENCE;
         while !fs::read_dir(&tasks).unwrap().all(|task| stands(&task.unwrap().path())) {
             assert!(Instant::now() < deadline, "the program does not stop");
