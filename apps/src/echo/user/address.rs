@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use nix::ifaddrs::getifaddrs;
+use nix::{ifaddrs::getifaddrs, net::if_::if_nametoindex};
 use sheafio_drivers::{
     DriverError, PortSpec,
     af_xdp::{Rule, Steering, name_of},
@@ -39,7 +39,9 @@ impl Served {
                 let most = if spec.address.is_ipv4() { 32 } else { 128 };
                 Address::new(spec.address, spec.prefix_bits.unwrap_or(most))
             });
-            let addresses = addresses.collect::<Result<_, _>>().map_err(|error| format!("--ip: {error}"))?;
+            let addresses: Vec<_> =
+                addresses.collect::<Result<_, _>>().map_err(|error| format!("--ip: {error}"))?;
+            refuse_those_of_the_kernel(&addresses)?;
             return Ok(Self { addresses, is_own: true });
         }
         let Some(interface) = spec.interface() else {
@@ -50,7 +52,8 @@ impl Served {
         };
         let interface = name_of(interface).unwrap_or_else(|| interface.to_owned());
         let addresses = of_interface(&interface)?;
-        if addresses.is_empty() {
+        // That there is no such interface is said when the port is opened.
+        if addresses.is_empty() && if_nametoindex(interface.as_str()).is_ok() {
             return Err(format!(
                 "port '{spec}': interface {interface} has no address to share with the kernel; give it one (ip address add \
                  10.0.0.2/24 dev {interface}), or use an address of our own (--ip 10.0.0.2/24)"
@@ -102,11 +105,31 @@ impl Served {
     }
 }
 
+/// An address is ours alone or shared; whoever means the latter would lose everything else that the kernel has on it.
+fn refuse_those_of_the_kernel(addresses: &[Address]) -> Result<(), Error> {
+    for (interface, address) in of_all_interfaces()? {
+        if let Some(ours) = addresses.iter().find(|ours| ours.ip() == address.ip()) {
+            return Err(format!(
+                "--ip {ours}: the kernel has this address on {interface}; give one that nobody has, or leave --ip out to share \
+                 the addresses of the port's interface with it"
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
 /// The addresses that the kernel has on an interface.
 fn of_interface(interface: &str) -> Result<Vec<Address>, Error> {
+    let all = of_all_interfaces()?.into_iter();
+    Ok(all.filter(|(name, _)| name == interface).map(|(_, address)| address).collect())
+}
+
+/// All addresses that the kernel has here, with their interfaces.
+fn of_all_interfaces() -> Result<Vec<(String, Address)>, Error> {
     let all = getifaddrs().map_err(|error| format!("the interfaces' addresses can't be read: {error}"))?;
     let mut addresses = Vec::new();
-    for entry in all.filter(|entry| entry.interface_name == interface) {
+    for entry in all {
         let ip = |storage: &nix::sys::socket::SockaddrStorage| {
             let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
             v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
@@ -121,7 +144,8 @@ fn of_interface(interface: &str) -> Result<Vec<Address>, Error> {
             IpAddr::V6(mask) => mask.to_bits().count_ones(),
         };
         // Some have none that can be served, such as the number of its network for a point-to-point link.
-        addresses.extend(Address::new(address, bits as u8));
+        addresses
+            .extend(Address::new(address, bits as u8).map(|address| (entry.interface_name.clone(), address)));
     }
     Ok(addresses)
 }
