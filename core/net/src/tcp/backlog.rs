@@ -140,6 +140,7 @@ impl Backlog {
             self.entries.push(entry);
             self.entries.len() as u32 - 1
         };
+        debug_assert!(self.order.len() < 2 * self.most, "the order was swept");
         self.order.push_back((number, entry.sent_us));
         self.wheel.set_by(number, entry.sent_us + RETRY_US);
         let (entries, hasher) = (&self.entries, &self.hasher);

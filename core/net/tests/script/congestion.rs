@@ -88,6 +88,40 @@ fn a_connection_that_says_little_does_not_grow() {
     assert_eq!(s.ignore(), 10);
 }
 
+/// A loss of what was sent again by duplicates is told by time, and that ends the recovery.
+#[test]
+fn a_timeout_ends_a_recovery() {
+    let mut s = Script::new(large(), Service::replies(150_000));
+    s.open_with(syn().mss(MSS as u16).shift(4));
+    s.send(data(1, 1, b"x"));
+    assert_eq!(numbers(&s.all()).len(), 10);
+    s.burst([got(0), got(0), got(0)]);
+    assert_eq!(numbers(&s.all()), [0]);
+    s.wait(50);
+    assert_eq!(numbers(&s.all()), [0]);
+    s.send(got(1));
+    assert_eq!(numbers(&s.all()), [1, 2]);
+    s.send(got(3));
+    assert_eq!(numbers(&s.all()), [3, 4, 5]);
+}
+
+/// Of a flight the first segment is timed, and until that is acknowledged no other.
+#[test]
+fn the_first_segment_of_a_flight_is_timed() {
+    let mut s = Script::new(large(), Service::replies(150_000));
+    s.send(syn().mss(MSS as u16).shift(4));
+    s.next();
+    s.wait(100);
+    s.burst([ack(1, 1), data(1, 1, b"x")]);
+    assert_eq!(numbers(&s.all()).len(), 10);
+    s.wait(260);
+    s.send(got(1));
+    assert_eq!(numbers(&s.all()), [10, 11]);
+    s.silence(429); // 7/8 * 100 + 1/8 * 260, and four times 3/4 * 50 + 1/4 * 160
+    s.wait(1);
+    assert_eq!(numbers(&s.all()), [1]);
+}
+
 /// Ten segments at first, but one if our SYN was lost more than once, and what is timed then is not from the first.
 #[test]
 fn a_path_that_loses_syns_begins_with_one_segment() {

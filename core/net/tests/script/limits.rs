@@ -218,6 +218,39 @@ fn the_backlog_is_used_again_and_again() {
     assert_eq!(s.count(Count::BacklogEvicted), 0);
 }
 
+/// The oldest of those that are there makes room, also if others had its place before it.
+#[test]
+fn the_oldest_half_open_connection_makes_room() {
+    let config = Config { max_flows: 100, ..config() };
+    let mut s = Script::new(config, Service::echo());
+    let begin = |s: &mut Script, port| {
+        s.join(Client::v4(port));
+        s.send(syn());
+        s.expect(plain_syn_ack());
+        s.wait(1);
+    };
+    for port in 1..=6 {
+        begin(&mut s, port);
+    }
+    // Their places are free in another order than they were taken in.
+    for at in [4, 1, 6, 2, 3, 5] {
+        s.at = at;
+        s.send(rst(1));
+    }
+    for port in 11..=19 {
+        begin(&mut s, port);
+    }
+    assert_eq!((s.tcp().half_open(), s.count(Count::BacklogEvicted)), (8, 1));
+    for at in 8..=15 {
+        s.at = at;
+        s.send(ack(1, 1));
+    }
+    assert_eq!((s.tcp().flows(), s.count(Count::CookieAccepted)), (8, 0));
+    s.at = 7;
+    s.send(ack(1, 1));
+    assert_eq!((s.tcp().flows(), s.count(Count::CookieAccepted)), (9, 1));
+}
+
 #[test]
 fn the_most_connections_and_one_more() {
     let config = Config { max_flows: 3, ..config() };

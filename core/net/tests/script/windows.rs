@@ -210,6 +210,20 @@ fn a_window_that_opens_a_little_is_not_filled_a_little() {
     assert_eq!(lens(&s.all()), [1460, 1220]);
 }
 
+/// What waited for a larger window has its own time from when it is sent.
+#[test]
+fn the_wait_for_a_larger_window_does_not_shorten_the_timeout() {
+    let mut s = replying(3000, 2920);
+    assert_eq!(lens(&s.all()), [1460, 1460]);
+    s.send(ack(2, 2921).window(10));
+    s.silence(30);
+    s.send(ack(2, 2921).window(2920));
+    s.expect(data(2921, 2, &stream(2920, 80)));
+    s.silence(49);
+    s.wait(1);
+    s.expect(data(2921, 2, &stream(2920, 80)));
+}
+
 /// The receiver's side (section 3.8.6.2.2): the edge moves on by half a buffer or a segment, not by each byte.
 #[test]
 fn our_window_does_not_open_a_little() {
