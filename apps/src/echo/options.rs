@@ -64,6 +64,16 @@ pub(crate) struct EchoArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) max_flows: Option<u32>,
 
+    /// (stack user) Bytes of a TCP connection that may wait in each direction, rounded up to whole frames: what a client may
+    /// send ahead, and what it may leave unacknowledged [default: one frame]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) buffer: Option<u32>,
+
+    /// (stack user) Ask a TCP client that has been silent for so long whether it is still there, five times in half as long
+    /// again, and give it up if it does not answer [default: 60s]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = duration)]
+    pub(crate) keepalive: Option<Duration>,
+
     /// CPUs of the lcores, such as 1,3-5 [default: one for each queue of a port; stack kernel: one]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub(crate) cores: Option<CpuList>,
@@ -93,6 +103,10 @@ pub(crate) struct EchoArgs {
     pub(crate) json: bool,
 }
 
+/// The shortest time after which a silent client is asked: probes are a tenth of it apart, and timers tick each
+/// millisecond.
+const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
+
 const AFTER_HELP: &str = "\
 On TCP, bytes are echoed as they come. A client that does not read is not read from either: what waits for it stays
 bounded, in frames of the pool. A client that has ended its sending direction gets the rest, then our end.
@@ -102,7 +116,8 @@ connections are ended in an orderly way, within 2 seconds; what is left then is 
 Stack user, without --ip: the addresses of the interface are shared with the kernel, and only packets to the named ports
 come to us (IPv4 pings too, with --icmp): ARP, ND and every other port stay with it. With --ip the addresses are ours alone:
 ARP, ND, pings (--icmp) and closed UDP ports are answered by us. Answers go to the MAC that asked, with its VLAN tags. A flow
-stays on its RX queue, and each queue has an equal share of --max-flows; a flow may hold two frames of the pool.
+stays on its RX queue, and each queue has an equal share of --max-flows; a flow may hold two frames of the pool, or as many as
+--buffer takes in both directions.
 
 Exit code: 0; 1 if frames were lost in the end, or the kernel has no io_uring for us (stack kernel); 2 if it could not start
 as asked.
@@ -202,6 +217,9 @@ impl EchoArgs {
                 return Err(format!("{name}: port {twice} is named twice").into());
             }
         }
+        if let Some(keepalive) = self.keepalive.filter(|time| *time < LEAST_KEEPALIVE) {
+            return Err(format!("--keepalive {keepalive:?}; allowed: {LEAST_KEEPALIVE:?} or more").into());
+        }
         match self.stack {
             Stack::User if self.ports.is_empty() => {
                 Err("echo: --stack user needs a port; give -p INTERFACE, or --stack kernel".into())
@@ -214,6 +232,12 @@ impl EchoArgs {
             Stack::Kernel if self.icmp => {
                 Err("echo: --icmp is for --stack user; with --stack kernel the kernel answers pings itself".into())
             }
+            Stack::Kernel if self.buffer.is_some() || self.keepalive.is_some() => Err(format!(
+                "echo: {} is for --stack user; the kernel's sockets have settings of their own ({})",
+                if self.buffer.is_some() { "--buffer" } else { "--keepalive" },
+                if self.buffer.is_some() { "net.ipv4.tcp_rmem and tcp_wmem" } else { "net.ipv4.tcp_keepalive_time" },
+            )
+            .into()),
             Stack::Kernel => match self.addresses.iter().find(|spec| spec.prefix_bits.is_some()) {
                 Some(IpSpec { address, .. }) => Err(format!(
                     "echo: --ip {address}/...: with --stack kernel the network is the interface's; give --ip {address}"

@@ -47,7 +47,7 @@ impl Sizes {
             frame_size: args.frame_size,
         };
         let mut size = size::decide(&mut sizes)?;
-        let frames_a_flow = Config::default().frames_a_flow(args.frame_size);
+        let frames_a_flow = config(args).frames_a_flow(args.frame_size);
         let carried =
             |size: &size::Size| size.plan.frames.saturating_sub(size.plan.least_frames()) / frames_a_flow;
         let flows = args.max_flows.map_or_else(
@@ -88,6 +88,18 @@ impl Sizes {
     }
 }
 
+/// What TCP is asked for, but for the number of connections.
+fn config(args: &EchoArgs) -> Config {
+    let default = Config::default();
+    Config {
+        ports: args.tcp.clone(),
+        receive_bytes: args.buffer.unwrap_or(default.receive_bytes),
+        send_bytes: args.buffer.unwrap_or(default.send_bytes),
+        keepalive_us: args.keepalive.map_or(default.keepalive_us, |time| time.as_micros() as u64),
+        ..default
+    }
+}
+
 /// The work of each lcore.
 pub(super) struct Plan {
     pub(super) lcores: Vec<(u32, Vec<Service>)>,
@@ -115,11 +127,7 @@ pub(super) fn deal_out(
                 icmp: args.icmp,
                 announces: number == 0,
             };
-            let config = Config {
-                ports: args.tcp.clone(),
-                max_flows: sizes.flows_a_queue() as usize,
-                ..Config::default()
-            };
+            let config = Config { max_flows: sizes.flows_a_queue() as usize, ..config(args) };
             let frames = (u64::from(pool.frames()) - sizes.reserved) / sizes.queues;
             let tcp = Tcp::new(
                 config,
