@@ -149,6 +149,26 @@ impl Fwd {
         }
     }
 
+    /// Waits until it prints a JSON object that is as asked for, and returns that.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    pub fn wait_for_object(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        let mut seen = 0;
+        loop {
+            let text = self.stdout.so_far();
+            let whole = text.rfind('\n').map_or(0, |end| end + 1);
+            let mut lines = text[seen..whole].lines().filter_map(|line| serde_json::from_str(line).ok());
+            if let Some(line) = lines.find(&is_it) {
+                return line;
+            }
+            assert!(start.elapsed() < PATIENCE, "{what} did not come; but: {}", &text[..whole]);
+            seen = whole;
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Takes care of a program that was started with pipes for its output.
     pub(crate) fn watch(mut child: Child) -> Self {
         let stdout = Reader::new(child.stdout.take().expect("a pipe"));

@@ -1,27 +1,31 @@
-//! What the tests share: network namespaces, the command under test, kernel peers, their datagrams, a link partner,
-//! probes, queues over the simulated kernel.
+//! What the tests share: network namespaces, the command under test, kernel peers, their datagrams, a wire that loses, a
+//! link partner, probes, queues over the simulated kernel.
 //!
 //! Owns: namespaces with the prefix `sheafio-`, which it deletes again. Never does: touch an
 //! interface that it did not make. Invariant: whatever a test starts ends with it.
 
 mod command;
 mod datagrams;
+mod forget;
 mod netns;
 mod network;
 mod packet;
 mod partner;
 mod probes;
 mod refusal;
+mod relay;
 mod simulated;
 
 pub use command::{Ended, Fwd, example, refused, refused_by, run_sheafio, sheafio};
 pub use datagrams::{datagram, receive_numbers, socket};
+pub use forget::forget;
 pub use netns::{Netns, Veth, run, succeeds};
 pub use network::{LEFT, Network, RIGHT};
 pub use packet::PacketSocket;
 pub use partner::partner;
 pub use probes::{COLD, build_probes};
 pub use refusal::Refusal;
+pub use relay::{Damage, Direction, Relay, bad, faithful, transport_at};
 pub use simulated::{assert_home, open_simulated, small_pool};
 
 /// Whether tests with network namespaces can run; if not, says why where `tests/run` shows it.

@@ -117,6 +117,22 @@ impl Netns {
         values.split(' ').nth(at).and_then(|value| value.parse().ok()).expect("a value for each name")
     }
 
+    /// Lets an interface have IPv6, and gives it an address, which it has at once.
+    pub fn add_ipv6(&self, interface: &str, address: &str) {
+        self.write(&format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "0");
+        self.ip(&["addr", "add", address, "dev", interface, "nodad"]);
+    }
+
+    /// All numbers that nstat(8) knows, by its names, such as `TcpInCsumErrors`.
+    ///
+    /// # Panics
+    /// If it can't be run, or prints no JSON.
+    pub fn nstat(&self) -> serde_json::Value {
+        let text = self.run("nstat", &["--json", "--zeros", "--ignore", "--noupdate"]);
+        let mut all: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        all["kernel"].take()
+    }
+
     fn write(&self, path: &str, value: &str) {
         let written = self.enter(|| File::create(path).and_then(|mut file| file.write_all(value.as_bytes())));
         written.unwrap_or_else(|error| panic!("{path}: {error}"));
