@@ -1,0 +1,330 @@
+//! Connections: many of them, and odd ones.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    os::fd::OwnedFd,
+    thread,
+    time::Duration,
+};
+
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
+use serde_json::Value;
+use sheafio_tests::{Netns, can_make_networks, forget};
+
+use crate::{
+    CLIENT, Network, OWN, PATIENCE, SHARED, SHARED6, assert_echoes, assert_well, count, exchange, last,
+    number, pattern, wait_until,
+};
+
+#[test]
+fn every_byte_of_1_to_10_000_flows_comes_back() {
+    if !can_make_networks("every_byte_of_1_to_10_000_flows_comes_back") {
+        return;
+    }
+    let network = Network::new();
+    let server = network.echo(&[]);
+    let (mut bytes, mut flows) = (0, 0);
+    for (to, count, size, duration) in [
+        (SHARED, 1, 1, "500ms"),
+        (SHARED6, 1, 64, "500ms"),
+        (SHARED, 100, 64, "500ms"),
+        (SHARED6, 100, 64, "500ms"),
+        // More than the buffers of a flow hold.
+        (SHARED, 10, 10_000, "500ms"),
+        (SHARED6, 3, 500_000, "1s"),
+        // Each flow has its turn even where the machine has other things to do.
+        (SHARED, 10_000, 64, "5s"),
+    ] {
+        let (count_text, size_text) = (count.to_string(), size.to_string());
+        let ended = network.rr(to, &["--flows", &count_text, "--size", &size_text, "--duration", duration]);
+        let transactions = assert_well(&ended);
+        assert!(transactions >= count, "each flow once: {ended:?}");
+        assert_eq!(number(&last(&ended)["flows"]), count);
+        flows += count;
+        bytes += transactions * size;
+    }
+    let last = server.end();
+    assert_eq!(crate::count(&last, "tcp_flows_opened"), flows, "{last}");
+    assert_eq!((number(&last["rx_bytes"]), number(&last["tx_bytes"])), (bytes, bytes), "{last}");
+    assert_eq!(crate::count(&last, "tcp_flow_limit") + crate::count(&last, "tcp_no_frame"), 0, "{last}");
+}
+
+/// Two queues, each with an lcore and a stack of its own that knows nothing of the other's connections.
+#[test]
+fn two_queues_share_the_flows() {
+    if !can_make_networks("two_queues_share_the_flows") {
+        return;
+    }
+    let cpus = sheafio_core::allowed_cpus();
+    let [first, .., second] = cpus.0[..] else {
+        return sheafio_tests::skip("two_queues_share_the_flows", "there is one CPU");
+    };
+    let network = Network::with_queues(2);
+    // A veth has no hash of its own: its queue is the one that the sender chose. Linux chooses anew after a timeout, which
+    // no NIC on the way would let us see.
+    network.client.run("sysctl", &["-q", "-w", "net.core.txrehash=0"]);
+    let server =
+        network.echo_at("ve0,queues=2", &["--cores", &format!("{first},{second}"), "--ip", "10.0.0.9/24"]);
+    let ended = network.rr(OWN, &["--flows", "200", "--size", "1000", "--duration", "1s"]);
+    assert!(assert_well(&ended) >= 200);
+    assert_well(&network.rr(OWN, &["--proto", "udp", "--flows", "200", "--duration", "500ms"]));
+    let last = server.end();
+    assert_eq!(count(&last, "tcp_flows_opened"), 200, "{last}");
+    let lcores = last["lcores"].as_array().unwrap();
+    assert!(lcores.len() == 2 && lcores.iter().all(|lcore| lcore["busy"].as_f64() > Some(0.0)), "{last}");
+}
+
+#[test]
+fn many_sockets_of_udp_are_answered() {
+    if !can_make_networks("many_sockets_of_udp_are_answered") {
+        return;
+    }
+    let network = Network::new();
+    let server = network.echo(&["--max-flows", "100"]);
+    for (to, flows, size) in [(SHARED, "1", "1"), (SHARED6, "100", "1400"), (SHARED, "200", "64")] {
+        let args = ["--proto", "udp", "--flows", flows, "--size", size, "--duration", "500ms"];
+        assert_well(&network.rr(to, &args));
+    }
+    let last = server.end();
+    assert!(count(&last, "udp_echoed") >= 301, "{last}");
+}
+
+#[test]
+fn responses_may_be_larger_than_the_buffers() {
+    if !can_make_networks("responses_may_be_larger_than_the_buffers") {
+        return;
+    }
+    let network = Network::new();
+    for (request, response, flows) in [("100", "100000", "5"), ("5000", "1", "5"), ("3", "3000", "100")] {
+        let server =
+            network.echo(&["--response-size", response, "--request-size", request, "--max-flows", "200"]);
+        let args = ["--flows", flows, "--size", request, "--response-size", response, "--duration", "500ms"];
+        let transactions = assert_well(&network.rr(SHARED, &args));
+        let last = server.end();
+        assert_eq!(number(&last["transactions"]), transactions, "{last}");
+        assert_eq!(number(&last["tx_bytes"]), transactions * response.parse::<u64>().unwrap(), "{last}");
+    }
+}
+
+/// The client ends first: it gets the rest of what it sent, then our end. We end first: the client sees that, and may take
+/// its time.
+#[test]
+fn each_side_may_end_first() {
+    if !can_make_networks("each_side_may_end_first") {
+        return;
+    }
+    let network = Network::new();
+    let server = network.echo(&["--max-flows", "100"]);
+    for (address, bytes) in [(SHARED, 1_000_000), (SHARED6, 1_000_000), (SHARED, 1), (SHARED, 0)] {
+        assert_echoes(&mut network.connect(address), &pattern(bytes));
+    }
+    server.wait_until_idle();
+
+    let mut stream = network.connect(SHARED);
+    exchange(&mut stream, b"hello");
+    server.fwd.signal(libc::SIGTERM);
+    assert_eq!(stream.read(&mut [0; 5]).unwrap(), 0, "an end, no reset");
+    stream.write_all(b"nobody answers this").unwrap();
+    drop(stream);
+    let last = server.has_ended();
+    assert_eq!(count(&last, "tcp_flows_opened"), 5, "{last}");
+}
+
+/// A client goes away while what it has asked for is on its way to it, with an end or with a reset.
+#[test]
+fn a_close_with_data_in_flight_leaves_nothing_behind() {
+    if !can_make_networks("a_close_with_data_in_flight_leaves_nothing_behind") {
+        return;
+    }
+    let network = Network::new();
+    let server = network.echo(&["--response-size", "50000", "--request-size", "5", "--max-flows", "200"]);
+    let mut streams: Vec<_> = (0..100).map(|_| network.connect(SHARED)).collect();
+    for (stream, number) in streams.iter_mut().zip(0..) {
+        stream.write_all(b"hello").unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+        if number % 3 == 0 {
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+        if number % 2 == 0 {
+            sockopt::set_socket_linger(&*stream, Some(Duration::ZERO)).unwrap();
+        }
+    }
+    drop(streams);
+    server.wait_until_idle();
+    let last = server.end();
+    assert_eq!(count(&last, "tcp_flows_opened"), 100, "{last}");
+    assert!(count(&last, "tcp_reset_received") > 0, "{last}");
+}
+
+/// A socket that is bound to a port of the client's, and may have it again at once.
+fn from_port(client: &Netns, port: u16) -> OwnedFd {
+    client.enter(|| {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        sockopt::set_tcp_nodelay(&socket, true).unwrap();
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE)).unwrap();
+        bind(&socket, &SocketAddr::new(crate::ip(CLIENT), port)).unwrap();
+        socket
+    })
+}
+
+/// A new connection from a port that had one just now, whatever became of that: it was ended by the client, was reset, or
+/// is forgotten by the client without a word.
+#[test]
+fn one_port_connects_a_thousand_times() {
+    if !can_make_networks("one_port_connects_a_thousand_times") {
+        return;
+    }
+    let network = Network::new();
+    // The client's own TIME-WAIT may be used again by its next connection, from the next tick of its clock on.
+    let settings = ["-q", "-w", "net.ipv4.tcp_tw_reuse=1"];
+    network.client.run("sysctl", &settings);
+    let delay = ["-q", "-w", "net.ipv4.tcp_tw_reuse_delay=1"];
+    let ends_too = network.client.succeeds("sysctl", &delay);
+    if !ends_too {
+        // Linux 6.14 has brought it; before, a second has to pass.
+        println!("net.ipv4.tcp_tw_reuse_delay is not known here: each connection is reset");
+    }
+    let server = network.echo(&["--max-flows", "10"]);
+    let to = SocketAddr::new(crate::ip(SHARED), 7);
+    for number in 0..1000_u32 {
+        let socket = from_port(&network.client, 4000);
+        wait_until("a connection from the same port", || match connect(&socket, &to) {
+            Ok(()) => true,
+            // The client's clock has not ticked since the last one.
+            Err(rustix::io::Errno::ADDRNOTAVAIL) => false,
+            Err(error) => panic!("connection {number}: {error}"),
+        });
+        if number % 2 == 0 || !ends_too {
+            sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
+        }
+        exchange(&mut TcpStream::from(socket), &number.to_be_bytes());
+    }
+    // A client that was started anew does not know what it had; the server does, and has to find out.
+    for number in 0..2_u32 {
+        let socket = from_port(&network.client, 4001);
+        connect(&socket, &to).unwrap();
+        let mut stream = TcpStream::from(socket);
+        exchange(&mut stream, &number.to_be_bytes());
+        forget(stream);
+    }
+    let mut stream = TcpStream::from({
+        let socket = from_port(&network.client, 4001);
+        connect(&socket, &to).unwrap();
+        socket
+    });
+    exchange(&mut stream, b"at last");
+    drop(stream);
+    server.wait_until_idle();
+    let last = server.end();
+    assert_eq!(count(&last, "tcp_flows_opened"), 1003, "{last}");
+    let asked = count(&last, "tcp_challenged_syn") + count(&last, "tcp_out_of_window");
+    assert!(asked >= 2, "the second connection is there at once: {last}");
+}
+
+/// Ended while 200 connections are busy and one is idle: each sees an end or a reset, and all frames come home.
+#[test]
+fn a_busy_server_ends_in_order() {
+    if !can_make_networks("a_busy_server_ends_in_order") {
+        return;
+    }
+    for size in ["64", "10000"] {
+        let network = Network::new();
+        let server = network.echo(&["--max-flows", "1000"]);
+        let mut idle = network.connect(SHARED);
+        let client = network.start_rr(SHARED, &["--flows", "200", "--size", size, "--duration", "25s"]);
+        server.fwd.wait_for_object("traffic of all flows", |line| {
+            line["flows"] == 201 && number(&line["transactions"]) > 2000
+        });
+        let last_of_server = server.end();
+        let ended = client.wait();
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let errors = &last(&ended)["errors"];
+        assert_eq!(number(&errors["closed"]) + number(&errors["resets"]), 200, "{errors}");
+        assert_eq!((&errors["wrong_bytes"], &last(&ended)["flows"]), (&0.into(), &0.into()), "{errors}");
+        // The idle client saw an end, and did not end in turn, so it was reset.
+        assert_eq!(idle.read(&mut [0]).unwrap(), 0);
+        assert!(count(&last_of_server, "tcp_resets_sent") >= 1, "{last_of_server}");
+        let error = idle.write_all(b"x").and_then(|()| idle.write_all(b"x")).unwrap_err().kind();
+        assert!(matches!(error, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
+    }
+}
+
+/// How often the client of the next test falls silent.
+const ROUNDS: u64 = 15;
+
+/// A client that has got its response and says nothing acknowledges it late, to save a packet. That is no loss.
+#[test]
+fn acknowledgements_that_come_late_repeat_nothing() {
+    if !can_make_networks("acknowledgements_that_come_late_repeat_nothing") {
+        return;
+    }
+    // A machine that is short of CPU time can be late by more than any client: then once more. A server that takes
+    // lateness for loss is wrong in each round of each run.
+    let mut repeated = Vec::new();
+    for _ in 0..5 {
+        let network = Network::new();
+        let server = network.echo(&["--max-flows", "10"]);
+        let mut stream = network.connect(SHARED);
+        // The first acknowledgements of a connection come at once, and later those to a client that seldom speaks: it has to
+        // ask some times in a row to have its kernel expect that an acknowledgement may go along with what it asks next.
+        for _ in 0..50 {
+            exchange(&mut stream, &pattern(64));
+        }
+        for _ in 0..ROUNDS {
+            for _ in 0..5 {
+                exchange(&mut stream, &pattern(64));
+            }
+            thread::sleep(Duration::from_millis(120));
+        }
+        let late = number(&network.client.nstat()["TcpExtDelayedACKs"]);
+        drop(stream);
+        server.wait_until_idle();
+        let last = server.end();
+        assert!(late >= ROUNDS / 2, "the client acknowledged late {late} times: nothing was tried");
+        if count(&last, "tcp_retransmits") == 0 {
+            return;
+        }
+        repeated.push(count(&last, "tcp_retransmits"));
+    }
+    panic!("segments were sent again in each of five runs: {repeated:?}");
+}
+
+/// A client that writes and does not read is not read from either, and gets everything in the end; others are served.
+#[test]
+fn a_client_that_does_not_read_is_held_back() {
+    if !can_make_networks("a_client_that_does_not_read_is_held_back") {
+        return;
+    }
+    let network = Network::new();
+    let server = network.echo(&["--max-flows", "100"]);
+    let mut stream = network.connect(SHARED);
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let piece: Vec<u8> = (0..251).collect();
+    let mut written = 0_usize;
+    loop {
+        // Ever on in the same pattern, however much of it is taken.
+        let at = written % piece.len();
+        match stream.write(&piece[at..]) {
+            Ok(count) => written += count,
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+                break;
+            }
+        }
+        assert!(written < 1 << 30, "nothing holds it back");
+    }
+    assert_well(&network.rr(SHARED, &["--flows", "10", "--duration", "300ms"]));
+    // A line of the time in which it is held back.
+    let held: Value = server.fwd.wait_for_object("a held client", |line| line["flows"] == 1);
+    assert!(number(&held["pool"]["application"]) < 300, "what waits is bounded: {held}");
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut came = Vec::new();
+    stream.read_to_end(&mut came).unwrap();
+    assert_eq!(came.len(), written);
+    assert!(came.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at % piece.len()));
+    server.wait_until_idle();
+    let last = server.end();
+    assert!(count(&last, "tcp_window_probes") > 0, "{last}");
+}

@@ -1,0 +1,76 @@
+//! Bad input: one line that names it and what is possible, and exit code 2.
+
+use sheafio_tests::{Fwd, can_make_networks, run_sheafio, sheafio};
+
+use crate::Network;
+
+#[test]
+fn what_can_not_be_had_is_refused_in_one_line() {
+    if !can_make_networks("what_can_not_be_had_is_refused_in_one_line") {
+        return;
+    }
+    let network = Network::new();
+    let port = ["-p", "ve0"];
+    for (args, parts) in [
+        // What the pool can't carry: how many frames it takes, and what would do.
+        (
+            &["--tcp", "7", "--frames", "4096", "--max-flows", "5000"][..],
+            &["--max-flows 5000", "2 frames", "4096", "allowed: up to ", "--frames 16384"][..],
+        ),
+        (
+            &["--tcp", "7", "--frames", "4096", "--max-flows", "100", "--buffer", "1048576"],
+            &["--max-flows 100", "1024 frames", "--frames 131072"],
+        ),
+        (&["--tcp", "7", "--frames", "64"], &["--frames 64"]),
+        (&["--tcp", "7", "--max-flows", "0"], &["--max-flows <N>"]),
+        (&["--tcp", "7", "--max-flows", "2000000"], &["--max-flows <N>", "1048576"]),
+        (&["--tcp", "7", "--buffer", "0"], &["--buffer <BYTES>"]),
+        (&["--tcp", "7", "--buffer", "1048577"], &["--buffer <BYTES>", "1048576"]),
+        (&["--tcp", "7", "--keepalive", "soon"], &["--keepalive <TIME>", "such as 500ms"]),
+        (&["--tcp", "7", "--keepalive", "99ms"], &["--keepalive 99ms", "100ms or more"]),
+        (&["--tcp", "7,8,7"], &["--tcp: port 7 is named twice"]),
+        (&["--udp", "0"], &["0 is not in 1..=65535"]),
+        (&["--udp", "7,x"], &["'x'", "--udp <LIST>"]),
+        (&[], &["nothing to serve", "--tcp"]),
+        (&["--tcp", "7", "--ip", "10.0.0"], &["'10.0.0'", "10.0.0.2/24"]),
+        (&["--tcp", "7", "--ip", "10.0.0.9/33"], &["'10.0.0.9/33'", "10.0.0.2/24"]),
+        (&["--tcp", "7", "--ip", "10.0.0.255/24"], &["10.0.0.255/24", "broadcast address"]),
+        (&["--tcp", "7", "--ip", "224.0.0.1/4"], &["224.0.0.1/4", "multicast"]),
+        (&["--tcp", "7", "--ip", "::/64"], &["::/64", "unspecified"]),
+        (&["--tcp", "7", "--request-size", "5"], &["--response-size"]),
+        (&["--tcp", "7", "--stack", "ours"], &["'ours'", "user, kernel"]),
+        (&["--tcp", "7", "--cores", "4000"], &["4000", "allowed"]),
+        (&["--tcp", "7", "-p", "nowhere"], &["nowhere"]),
+        (&["--tcp", "7", "-p", "null:0"], &["'null:0'", "no interface", "--ip ADDRESS/BITS"]),
+    ] {
+        let words = [&["echo", "--json", "--hugepages", "off"][..], &port, args].concat();
+        let line = Fwd::start_program(&network.server, sheafio(), &words).wait().refusal();
+        assert!(parts.iter().all(|part| line.contains(part)), "{args:?}: {line}");
+    }
+    assert!(!network.server.has_xdp("ve0"), "a program was left behind");
+
+    let kernels = ["echo", "--stack", "kernel", "--tcp", "7"];
+    for args in [&["--buffer", "4096"], &["--keepalive", "10s"]] {
+        let output = run_sheafio(&[&kernels[..], args].concat());
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), line.trim_end().lines().count()), (Some(2), 1), "{line}");
+        assert!(
+            line.contains(args[0]) && line.contains("--stack user") && line.contains("net.ipv4.tcp_"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn an_interface_without_an_address_is_told_what_to_do() {
+    if !can_make_networks("an_interface_without_an_address_is_told_what_to_do") {
+        return;
+    }
+    let network = Network::new();
+    network.server.ip(&["addr", "flush", "dev", "ve0"]);
+    let words = ["echo", "--json", "-p", "ve0", "--tcp", "7"];
+    let line = Fwd::start_program(&network.server, sheafio(), &words).wait().refusal();
+    for part in ["'ve0'", "no address to share", "ip address add", "--ip 10.0.0.2/24"] {
+        assert!(line.contains(part), "{line}");
+    }
+}
