@@ -13,6 +13,7 @@ use smoltcp::storage::Assembler;
 
 use super::{
     bytes::Bytes,
+    context::Context,
     peer::{Key, Path},
     rtt::Rtt,
     segment::TIMESTAMP_BYTES,
@@ -173,6 +174,13 @@ impl<Session> Flow<Session> {
     pub(super) fn segment_bytes(&self) -> u32 {
         let timestamps = if self.timestamps { TIMESTAMP_BYTES } else { 0 };
         u32::from(self.sending.mss) - (timestamps + self.sacks().bytes()) as u32
+    }
+
+    /// Whether the server was given less room than it asked for, though there is more now: the pool had no frame for it, or
+    /// something has been acknowledged since.
+    #[inline]
+    pub(super) fn has_room_again(&self, context: &Context) -> bool {
+        self.wants_room && self.sending.ring.len() < context.send_bytes
     }
 
     /// Whether there is something that the peer should get, whatever the windows say.

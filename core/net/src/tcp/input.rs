@@ -105,7 +105,7 @@ impl<Session> Flow<Session> {
             }
             (direct, has_news) = self.take_in(&segment, context, frames);
         }
-        if has_news || (self.wants_room && self.sending.ring.len() < context.send_bytes) {
+        if has_news || self.has_room_again(context) {
             return self.serve(direct, server, context, frames);
         }
         Fate::Kept
@@ -450,12 +450,14 @@ impl<Session> Flow<Session> {
         };
         server.serve(&mut self.session, &mut input, &mut output);
         let (consumed, wish) = (input.consumed, output.wish);
-        self.wants_room = output.was_short;
-        if output.was_short && self.sending.retransmit_us == 0 {
-            // For want of a frame, perhaps: nothing is in flight whose acknowledgement would bring the next call.
+        // What is written behind its end never finds room.
+        self.wants_room = output.was_short && wish == Wish::GoOn && !self.state.is_closed_by_us();
+        if self.has_room_again(context) && self.sending.retransmit_us == 0 {
+            // Nothing is in flight whose acknowledgement would bring the next call.
             self.sending.retransmit_us = context.now_us + RETRY_US;
         }
 
+        let receiving = &mut self.receiving;
         let from_ring = consumed.min(receiving.ring.len());
         if from_ring > 0 {
             let has_more = !self.beyond.is_empty();

@@ -43,7 +43,7 @@ impl<Session> Flow<Session> {
         if self.state == State::TimeWait {
             return Fate::Over;
         }
-        if self.wants_room && self.sending.ring.len() < context.send_bytes {
+        if self.has_room_again(context) {
             // The pool was empty when the server wrote, and with nothing in flight nobody else asks it again.
             match self.serve(&[], server, context, frames) {
                 Fate::Kept => {}

@@ -204,6 +204,24 @@ fn a_peer_that_never_ends_its_half_is_given_up() {
     assert_eq!((s.tcp().flows(), s.count(Count::GivenUp)), (0, 1));
 }
 
+/// A server that goes on writing after its end is not asked again and again, nor does that keep the connection.
+#[test]
+fn a_server_that_writes_after_its_end_keeps_nothing() {
+    let mut s = Script::new(config(), Service { close: Close::AtOnce, ..Service::echo() });
+    s.open();
+    s.send(data(1, 1, b"x"));
+    s.expect(fin(1, 2).bytes(b"x"));
+    s.send(ack(2, 3));
+    s.send(data(2, 3, b"y"));
+    s.expect(ack(3, 3));
+    let calls = s.service().calls;
+    s.silence(59_999);
+    assert_eq!((s.service().calls, s.tcp().flows()), (calls, 1));
+    s.wait(1);
+    s.expect(rst_ack(3, 3));
+    assert_eq!((s.tcp().flows(), s.held()), (0, 0));
+}
+
 #[test]
 fn a_reset_ends_each_state() {
     // FIN-WAIT-1, FIN-WAIT-2.
