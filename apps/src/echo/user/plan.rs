@@ -146,3 +146,16 @@ pub(super) fn deal_out(
     lcores.retain(|(_, services)| !services.is_empty());
     Ok(Plan { lcores })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::echo::response::Request;
+
+    #[test]
+    fn a_flow_takes_less_than_5_kib() {
+        let bytes = Config::default().bytes_a_flow::<Request>(2048);
+        println!("{bytes} bytes a flow, of them 4096 in frames");
+        assert!((4096..5 * 1024).contains(&bytes), "{bytes}");
+    }
+}
