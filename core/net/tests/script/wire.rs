@@ -192,7 +192,7 @@ fn options_that_can_not_be_read() {
         &[8, 8, 0, 0, 0, 1, 0, 0],
         &[5, 9, 0, 0, 0, 0, 0, 0, 0], // A range of nine bytes.
         &[4, 3, 0],
-        &[0, 2, 4, 5, 180], // Behind the end of the list.
+        &[0, 3, 3, 7], // Behind the end of the list.
         &[254, 4, 0xf9, 0x89, 1, 1, 1, 1],
         &[255; 40],
     ];
@@ -294,7 +294,7 @@ fn the_other_flags_are_passed_by() {
     let mut s = Script::new(config(), Service::echo());
     s.open();
     let mut packet = s.clients[0].packet(&s.absolute(data(1, 1, b"x")));
-    packet[34 + 12] |= 1; // AE
+    packet[34 + 12] |= 0x0f; // AE, and what is reserved
     packet[34 + 13] |= 0xc0 | 0x20; // CWR, ECE, URG
     packet[34 + 19] = 1;
     mend(&mut packet);
