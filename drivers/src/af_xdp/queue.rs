@@ -105,7 +105,6 @@ impl<K: Kernel> XskQueue<K> {
     pub(crate) fn new(pool: &'static Mempool, rings: Rings, kernel: K, fill_target: u32) -> Self {
         let kick_batch = if kernel.sends_all_for_one_kick() { KICK_BATCH } else { 1 };
         let looks_for_requests = u64::from(kernel.tells_tx_times());
-        let offloads_checksums = looks_for_requests != 0 && kernel.offloads_checksums();
         let fill_target = fill_target.min(rings.fill.size).min(rings.rx.size).max(1);
         let fill = Producer::new(rings.fill);
         let held = kernel.can_prove_release().then(|| Held::new(pool.frames(), fill.next_index()));
@@ -136,7 +135,7 @@ impl<K: Kernel> XskQueue<K> {
             look_again_ns: 0,
             pool,
             lost: 0,
-            requests: Requests::new(offloads_checksums),
+            requests: Requests::new(),
             looks_for_requests,
             closed: None,
         }

@@ -29,8 +29,6 @@ pub(super) struct Requests {
     sent: Box<ArrayVec<Sent, LIMIT>>,
     told: Box<ArrayVec<TxTimestamp, LIMIT>>,
     missed: u64,
-    /// The device computes checksums, where it can.
-    offloads_checksums: bool,
 }
 
 struct Sent {
@@ -41,8 +39,8 @@ struct Sent {
 }
 
 impl Requests {
-    pub(super) fn new(offloads_checksums: bool) -> Self {
-        Self { sent: Box::default(), told: Box::default(), missed: 0, offloads_checksums }
+    pub(super) fn new() -> Self {
+        Self { sent: Box::default(), told: Box::default(), missed: 0 }
     }
 
     /// Whether completions must be looked at.
@@ -94,14 +92,14 @@ impl<K: Kernel> XskQueue<K> {
     pub(super) fn see_to_requests(&mut self, burst: &mut Burst, count: usize) {
         let (geometry, requests) = (self.geometry, &mut self.requests);
         let tells_times = self.looks_for_requests != 0;
+        let offloads_checksums = tells_times && self.kernel.offloads_checksums();
         for packet in burst[..count].chunk_by_mut(|frame, _| frame.continues()) {
             let TxRequest { checksum, timestamp } = packet[0].tx_request();
             let mut is_offloaded = false;
             if let Some((start, offset)) = checksum {
                 let (start, offset) = (start.into(), offset.into());
-                is_offloaded = requests.offloads_checksums
-                    && packet.len() == 1
-                    && any_device_sums(&packet[0], start, offset);
+                is_offloaded =
+                    offloads_checksums && packet.len() == 1 && any_device_sums(&packet[0], start, offset);
                 if !is_offloaded {
                     fill_checksum(packet, start, offset);
                     packet[0].clear_checksum_request();
