@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::Write,
     os::fd::AsRawFd,
+    path::Path,
     process::{Command, Output, Stdio},
     sync::{
         OnceLock,
@@ -47,7 +48,12 @@ impl Netns {
     /// Makes a namespace without IPv6, so that only the test's own packets are about.
     #[must_use]
     pub fn new(role: &str) -> Self {
-        let name = format!("sheafio-{}-{}-{role}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self::named(format!("sheafio-{}-{}-{role}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// The same, by a name that nobody but this process makes.
+    fn named(name: String) -> Self {
+        clear_away(&name);
         run("ip", &["netns", "add", &name]);
         let netns = Self { name };
         netns.write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
@@ -61,6 +67,7 @@ impl Netns {
         static MADE: OnceLock<bool> = OnceLock::new();
         *MADE.get_or_init(|| {
             let name = format!("sheafio-{}-probe", std::process::id());
+            clear_away(&name);
             let made = succeeds("ip", &["netns", "add", &name]);
             succeeds("ip", &["netns", "del", &name]);
             made
@@ -145,6 +152,14 @@ impl Drop for Netns {
     }
 }
 
+/// Deletes the namespace that a process with this one's number has left behind when it was killed: numbers come again,
+/// after 32,768 processes on many machines.
+fn clear_away(name: &str) {
+    if Path::new("/run/netns").join(name).exists() {
+        run("ip", &["netns", "del", name]);
+    }
+}
+
 /// A kernel peer in a namespace of its own, with a veth to the namespace under test.
 ///
 /// ```text
@@ -184,5 +199,28 @@ impl Veth {
     /// Tells the peer which Ethernet address an IP address has, so that it need not ask.
     pub fn set_neighbour(&self, address: &str, mac: &str) {
         self.peer.ip(&["neigh", "replace", address, "lladdr", mac, "dev", "ve1", "nud", "permanent"]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::can_make_networks;
+
+    /// With all that is in it: nobody else makes such names.
+    #[test]
+    fn a_namespace_that_a_killed_process_left_behind_is_not_in_the_way() {
+        if !can_make_networks("a_namespace_that_a_killed_process_left_behind_is_not_in_the_way") {
+            return;
+        }
+        let name = format!("sheafio-{}-left", std::process::id());
+        run("ip", &["netns", "add", &name]);
+        run("ip", &["-n", &name, "link", "add", "ve0", "type", "veth", "peer", "name", "ve1"]);
+        let netns = Netns::named(name);
+        assert!(!netns.ip(&["link"]).contains("ve0"));
+        let path = Path::new("/run/netns").join(&netns.name);
+        assert!(path.exists());
+        drop(netns);
+        assert!(!path.exists());
     }
 }
