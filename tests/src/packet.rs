@@ -4,10 +4,14 @@ use std::{
     fs::File,
     io::{self, Write},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use crate::{Netns, datagrams::set_receive_buffer};
+
+/// The longest that a device may have no room: far above what it takes.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A socket that sends whole frames on one interface, and receives all that its kernel gets there.
 #[derive(Debug)]
@@ -53,12 +57,17 @@ impl PacketSocket {
         })
     }
 
-    /// Sends a frame.
+    /// Sends a frame, as soon as the device has room for it.
     ///
     /// # Panics
-    /// If it can't be sent whole.
+    /// If it can't be sent whole, or the device has no room for a long time.
     pub fn send(&self, frame: &[u8]) {
-        self.try_send(frame).expect("sent");
+        let start = Instant::now();
+        while let Err(error) = self.try_send(frame) {
+            let is_full = error.raw_os_error() == Some(libc::ENOBUFS);
+            assert!(is_full && start.elapsed() < PATIENCE, "a frame can't be sent: {error}");
+            thread::yield_now();
+        }
     }
 
     /// Sends a frame, from an interface that may have vanished.
