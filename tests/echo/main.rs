@@ -7,15 +7,16 @@
 //!   |     fd00::1  |           |     |                     fd00::2                            fd00::9
 //! ```
 //!
-//! `addresses` and `tagged` ask who answers for which address, `flows` what becomes of many and of odd connections, `lossy`
-//! of one on a bad wire, `clients` what real programs get, `hostile` what floods, dead peers and limits do, `refused` what
-//! is said to bad input. The server that is started here has to give every frame back in the end.
+//! `addresses` and `tagged` ask who answers for which address, `flows` what becomes of many and of odd connections,
+//! `bad_wire` of one whose segments are lost and overtaken, `clients` what real programs get, `hostile` what floods, dead
+//! peers and limits do, `refused` what is said to bad input. The server that is started here has to give every frame back
+//! in the end.
 
 mod addresses;
+mod bad_wire;
 mod clients;
 mod flows;
 mod hostile;
-mod lossy;
 mod packets;
 mod refused;
 mod tagged;
