@@ -195,9 +195,8 @@ fn packet_memory_lies_on_both_nodes_while_nics_of_both_forward() {
         assert_eq!(pages, [("bind:0".to_owned(), [8192, 0]), ("bind:1".to_owned(), [0, 8192])]);
         assert!(nics.pings(3));
         nics.exchange(100);
-        let ended = fwd.end();
-        ended.assert_conserved();
-        let running = ended.lines.iter().find(|line| line["final"] != true).expect("it ran for a second");
+        let running = fwd.wait_for_object("a line of a second", |line| line["final"] != true);
+        fwd.end().assert_conserved();
         let caches = running["pool"]["by_cache"].as_array().unwrap();
         let zones: BTreeSet<_> = caches.iter().map(|cache| cache["zone"].as_u64().unwrap()).collect();
         assert_eq!(zones, BTreeSet::from([0, 1]), "{running}");
