@@ -54,7 +54,7 @@ fn a_list_of_queues_is_served_and_the_rest_goes_to_the_kernel() {
         let last = ended.assert_conserved();
         assert_eq!(ended.port(0, "rx_packets"), received, "{mode}: {last}");
         assert_eq!(last["ports"][0]["held"].as_array().unwrap().len(), 2);
-        for part in ["ve0: it has 4 RX queues, and 0+2 of them is not opened", "queues=4", "ethtool -N ve0"] {
+        for part in ["ve0: it has 4 RX queues, not opened of these: 0+2.", "queues=4", "ethtool -N ve0"] {
             assert!(ended.stderr.contains(part), "{}", ended.stderr);
         }
     }
@@ -102,7 +102,7 @@ fn queues_that_are_not_opened_are_warned_of() {
         ended.stderr
     };
     let stderr = warned("ve0");
-    for part in ["it has 2 RX queues, and 1 of them is not opened", "queues=2", "ethtool -L ve0 combined 1"] {
+    for part in ["it has 2 RX queues, not opened of these: 1.", "queues=2", "ethtool -L ve0 combined 1"] {
         assert!(stderr.contains(part), "{stderr}");
     }
     assert!(!warned("ve0,queues=2").contains("not opened"));

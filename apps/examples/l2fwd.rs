@@ -24,9 +24,13 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     left.warnings().iter().chain(right.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
     let (mut left, mut right) = (left.queue(0)?, right.queue(0)?);
     let mut burst = Burst::new();
+    println!("l2fwd: forwards on CPU {cpu} until Ctrl-C");
     Lcore::pin(cpu.parse()?)?.run(pool, |cache| {
         forward(&mut left, &mut right, cache, &mut burst) + forward(&mut right, &mut left, cache, &mut burst)
     })?;
+    for totals in [&left, &right].map(|queue| queue.counters().totals()) {
+        println!("l2fwd: {} packets in, {} out", totals.rx_packets, totals.tx_packets);
+    }
     Ok(())
 }
 

@@ -60,6 +60,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let (mut rx, mut tx) = (Burst::with_limit(64), Burst::with_limit(128));
     let start = Instant::now();
     let mut cache = pool.cache()?;
+    println!("tcp_sum: adds numbers on {ip}, TCP port {port}, on CPU {cpu}, until Ctrl-C");
     Lcore::pin(cpu.parse()?)?.run_with(&mut cache, |cache| {
         queue.rx_burst(cache, &mut rx);
         let work = stack.poll(start.elapsed().as_nanos() as u64, cache, &mut rx, &mut tx);

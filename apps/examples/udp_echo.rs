@@ -25,12 +25,15 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     port.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
     let mut queue = port.queue(0)?;
     let mut burst = Burst::new();
+    println!("udp_echo: answers each UDP packet that comes to {interface}, on CPU {cpu}, until Ctrl-C");
     Lcore::pin(cpu.parse()?)?.run(pool, |cache| {
         let received = queue.rx_burst(cache, &mut burst);
         burst.retain_packets(cache, |packet| packet.len() == 1 && turn_round(&mut packet[0]).is_some());
         queue.tx_or_drop(cache, &mut burst);
         received
     })?;
+    let totals = queue.counters().totals();
+    println!("udp_echo: {} packets in, {} out", totals.rx_packets, totals.tx_packets);
     Ok(())
 }
 

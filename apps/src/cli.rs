@@ -26,6 +26,7 @@ pub(crate) enum Command {
     /// Send requests to a server, over many connections at once, and measure how it answers
     Rr(RrArgs),
     /// Print how large pool and rings are for given ports, cores and frames, and open nothing
+    #[command(after_help = PORT_KEYS)]
     Pool(SizeArgs),
 }
 
@@ -58,7 +59,7 @@ pub(crate) struct SizeArgs {
 
 /// Ports pair up in the order they are named: 0 with 1, 2 with 3; a last one alone with itself.
 #[derive(Debug, Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = format!("{PORT_KEYS}\n\n{OUTPUT}"))]
 pub(crate) struct FwdArgs {
     #[command(flatten)]
     pub(crate) size: SizeArgs,
@@ -96,7 +97,8 @@ pub(crate) struct FwdArgs {
     pub(crate) report: Option<PathBuf>,
 }
 
-const AFTER_HELP: &str = "\
+/// What a port may be called, and its options.
+const PORT_KEYS: &str = "\
 Keys of a PORT, with their defaults:
   eth0, af_xdp:eth0   queues=1 (or a list: 0-3+6), start=0 (with a number of queues), mode=auto|native|generic, copy=auto|copy|zerocopy,
                       frags=auto|yes|no (packets in several frames; auto: if one of the MTU does not fit into one),
@@ -114,8 +116,10 @@ Keys of a PORT, with their defaults:
   sim:0               queues=1, seed=1, packets=N (that arrive; endless), len=64 (bytes, from 60 on), ring=2048,
                       frags=no|yes (packets in several frames), fill=N, budget=32 (packets sent for one kick),
                       remove_at=N (packets, then the device vanishes),
-                      faults=none|all|wakeup+late+reorder+full
+                      faults=none|all|wakeup+late+reorder+full";
 
+/// How `fwd` ends, and what it prints.
+const OUTPUT: &str = "\
 Exit code: 0; 1 if frames were lost in the end, or the devices of all ports are gone, which ends the run;
 2 if it could not start.
 

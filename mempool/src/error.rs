@@ -155,7 +155,7 @@ pub enum PoolError {
     /// Hugepages were required and there are not enough of them.
     #[error(
         "pool: hugepages=require, but {pages} hugepages of 2 MiB can't be had ({free} are free). Reserve them: \
-         {remedy}, or use hugepages=auto."
+         {remedy}, or take base pages: hugepages=auto (--hugepages auto)."
     )]
     Hugepages {
         /// How many pages of 2 MiB the pool needs.

@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn queues_that_miss_or_are_not_opened_are_named() {
         let (changes, four) = after(&seen(), "1+3", |now| now.state.rx_queues = 4);
-        assert!(text(&changes).contains("1 before: it has 4 RX queues, and 0+2 of them is not opened"));
+        assert!(text(&changes).contains("1 before: it has 4 RX queues, not opened of these: 0+2."));
         let (changes, two) = after(&four, "1+3", |now| now.state.rx_queues = 2);
         let expected =
             "4 before: it has 2, so our queues 3 get no packets. Give them back: ethtool -L ve0 combined 4";

@@ -27,6 +27,11 @@ pub(super) fn warnings_of(interface: &Interface, config: &Config) -> Vec<String>
             ),
         });
     }
+    if matches!(steering, Steering::Only(rules) if rules.is_empty()) {
+        warnings.push(format!(
+            "{name}: steer=none: the kernel gets all packets, and nothing is received here until rules are set"
+        ));
+    }
     if queues.last() >= interface.tx_queues {
         let (present, wanted) = (interface.tx_queues, queues.last() + 1);
         warnings.push(format!(
@@ -53,7 +58,7 @@ pub(in crate::af_xdp) fn not_opened(name: &str, all: u32, queues: &QueueSet) -> 
         format!("ethtool -N {name} flow-type tcp4 dst-port PORT action {last}")
     };
     Some(format!(
-        "it has {all} RX queues, and {rest} of them is not opened: packets that it puts there go to the kernel. Open \
+        "it has {all} RX queues, not opened of these: {rest}. Packets that it puts there go to the kernel. Open \
          all: queues={all}; or let it use the opened ones: {fewer}"
     ))
 }
