@@ -1,4 +1,4 @@
-//! What a port does to its link as a whole: promiscuous mode.
+//! What a port does to its link as a whole: promiscuous mode, group addresses.
 
 use std::{
     thread,
@@ -7,7 +7,7 @@ use std::{
 
 use sheafio_drivers::{PortSpec, Ports, af_xdp};
 use sheafio_mempool::{Hugepages, Mempool};
-use sheafio_tests::{Fwd, Netns, Veth, can_make_networks};
+use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio};
 
 /// The longest that the end of a killed process may take: far above what it takes.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -61,6 +61,27 @@ fn a_forwarder_is_promiscuous_as_long_as_it_runs() {
         assert!(start.elapsed() < PATIENCE, "it is left behind after SIGKILL");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Questions for an IPv6 address of our own come to its group, which a NIC passes by unless somebody has joined it.
+#[test]
+fn an_address_of_its_own_has_its_group_as_long_as_it_is_served() {
+    if !can_make_networks("an_address_of_its_own_has_its_group_as_long_as_it_is_served") {
+        return;
+    }
+    let (netns, _veth) = network();
+    let group = "link  33:33:ff:cd:00:09";
+    let joined = || netns.ip(&["maddr", "show", "dev", "ve0"]).contains(group);
+    assert!(!joined());
+    let args =
+        ["echo", "-p", "ve0", "--json", "--tcp", "7", "--ip", "fd00::9:abcd:9/64", "--ip", "10.0.0.9/24"];
+    let echo = Fwd::start_program(&netns, sheafio(), &args);
+    echo.wait_for_xdp(&netns, "ve0");
+    assert!(joined(), "{}", netns.ip(&["maddr", "show", "dev", "ve0"]));
+    assert_eq!(promiscuity(&netns), 0);
+    let ended = echo.end();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(!joined(), "it is left behind");
 }
 
 /// What someone else has asked for stays; the library asks for nothing by itself, and a port that could not be

@@ -113,6 +113,13 @@ impl PortSpec {
         }
     }
 
+    /// The Ethernet group addresses to which the interface takes packets too.
+    pub fn set_groups(&mut self, groups: &[[u8; 6]]) {
+        if let Kind::AfXdp(config) = &mut self.kind {
+            config.groups = groups.to_vec();
+        }
+    }
+
     /// Which packets are the port's, unless the user has said so.
     pub fn set_steer(&mut self, steering: af_xdp::Steering) {
         if let Kind::AfXdp(config) = &mut self.kind

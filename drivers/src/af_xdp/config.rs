@@ -107,6 +107,9 @@ pub struct Config {
     /// forwarders, for a NIC drops packets to others' addresses. `None`: no, unless the application decides by
     /// [`PortSpec::set_promisc`](crate::PortSpec::set_promisc).
     pub promisc: Option<bool>,
+    /// Ethernet group addresses to which the interface takes packets while the port is open (packet(7):
+    /// `PACKET_MR_MULTICAST`), beside those that the kernel has joined itself. A NIC drops packets to other groups.
+    pub groups: Vec<[u8; 6]>,
     /// Takes another XDP program off the interface, instead of refusing to open.
     pub force: bool,
     /// The CPUs whose lcores will serve the queues, from the first again when there are fewer: the first
@@ -132,6 +135,7 @@ impl Default for Config {
             fill: None,
             steer: Steering::All,
             promisc: None,
+            groups: Vec::new(),
             force: false,
             cpus: Vec::new(),
         }

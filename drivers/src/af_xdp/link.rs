@@ -1,9 +1,9 @@
-//! What a port does to its link as a whole: promiscuous mode while the port is open, and waiting until a link is back
-//! that opening took away.
+//! What a port does to its link as a whole: promiscuous mode and group addresses while the port is open, and waiting until
+//! a link is back that opening took away.
 //!
 //! Owns: the socket that asks for the one, and the socket that asks for the other. Never does: change a flag of the
-//! interface, which would outlive the process. Invariant: the kernel counts who asks for promiscuous mode, and ends this
-//! request when the socket closes, however the process ends.
+//! interface, which would outlive the process. Invariant: the kernel counts who asks for promiscuous mode or a group, and ends these
+//! requests when the socket closes, however the process ends.
 
 use std::{
     fs::File,
@@ -24,39 +24,56 @@ const RETURN_INTERVAL: Duration = Duration::from_millis(20);
 const HEADER_BYTES: usize = 16;
 const MESSAGE_BYTES: usize = HEADER_BYTES + 16;
 
-/// An interface that hands on packets to whatever address, as long as this lives. A NIC drops others' packets
-/// otherwise, before any program sees them.
+/// An interface that hands on packets to whatever address, or to group addresses, as long as this lives. A NIC drops
+/// others' packets otherwise, before any program sees them.
 #[derive(Debug)]
-pub(super) struct Promiscuous {
+pub(super) struct Memberships {
     /// Only kept open: it is bound to no protocol, so no packet comes to it.
     _socket: OwnedFd,
 }
 
-impl Promiscuous {
-    /// Asks for it, by a membership of a packet socket (packet(7): `PACKET_MR_PROMISC`). Takes `CAP_NET_RAW`; ending
-    /// it takes none.
-    pub(super) fn start(interface: &Interface) -> Result<Self, DriverError> {
-        let ask = || -> io::Result<Self> {
-            let socket = sys::packet_socket()?;
-            let membership = libc::packet_mreq {
+impl Memberships {
+    /// Asks for them, by memberships of a packet socket (packet(7): `PACKET_MR_PROMISC`, `PACKET_MR_MULTICAST`). Takes
+    /// `CAP_NET_RAW`; ending them takes none.
+    pub(super) fn start(
+        interface: &Interface,
+        promisc: bool,
+        groups: &[[u8; 6]],
+    ) -> Result<Self, DriverError> {
+        let failed = |call, instead: &str| {
+            let (interface, instead) = (interface.name.clone(), instead.to_owned());
+            move |source: io::Error| DriverError::Call {
+                interface,
+                queue: 0,
+                call,
+                remedy: format!("{}{instead}", cause::of_call(source.raw_os_error(), &Process::look())),
+                source,
+            }
+        };
+        let socket = sys::packet_socket().map_err(failed("making a packet socket (packet(7))", ""))?;
+        let ask = |kind: i32, group: &[u8]| {
+            let mut membership = libc::packet_mreq {
                 mr_ifindex: interface.index as i32,
-                mr_type: libc::PACKET_MR_PROMISC as u16,
-                mr_alen: 0,
+                mr_type: kind as u16,
+                mr_alen: group.len() as u16,
                 mr_address: [0; 8],
             };
-            sys::set_packet_option(socket.as_fd(), libc::PACKET_ADD_MEMBERSHIP, &membership)?;
-            Ok(Self { _socket: socket })
+            membership.mr_address[..group.len()].copy_from_slice(group);
+            sys::set_packet_option(socket.as_fd(), libc::PACKET_ADD_MEMBERSHIP, &membership)
         };
-        ask().map_err(|source| DriverError::Call {
-            interface: interface.name.clone(),
-            queue: 0,
-            call: "asking for promiscuous mode (packet(7): PACKET_MR_PROMISC)",
-            remedy: format!(
-                "{}. Or do without packets to others' addresses: promisc=no",
-                cause::of_call(source.raw_os_error(), &Process::look())
-            ),
-            source,
-        })
+        if promisc {
+            ask(libc::PACKET_MR_PROMISC, &[]).map_err(failed(
+                "asking for promiscuous mode (packet(7): PACKET_MR_PROMISC)",
+                ". Or do without packets to others' addresses: promisc=no",
+            ))?;
+        }
+        for group in groups {
+            ask(libc::PACKET_MR_MULTICAST, group).map_err(failed(
+                "joining a group address (packet(7): PACKET_MR_MULTICAST)",
+                ". Or take packets to every address: promisc=yes",
+            ))?;
+        }
+        Ok(Self { _socket: socket })
     }
 }
 

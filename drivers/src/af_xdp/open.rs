@@ -25,7 +25,7 @@ use super::{
     interface::Interface,
     kernel::LinuxKernel,
     life::Life,
-    link::{Carrier, Promiscuous, Returning, wait_for_links},
+    link::{Carrier, Memberships, Returning, wait_for_links},
     netdev::Netdev,
     other::Other,
     process::Process,
@@ -227,8 +227,9 @@ fn make_way(
         attachment.keep(polling);
         warnings.extend(warning);
     }
-    if config.promisc == Some(true) {
-        attachment.keep_promiscuous(Promiscuous::start(interface)?);
+    let promisc = config.promisc == Some(true);
+    if promisc || !config.groups.is_empty() {
+        attachment.keep_memberships(Memberships::start(interface, promisc, &config.groups)?);
     }
     Ok(())
 }

@@ -98,10 +98,11 @@ impl Served {
         Ok(Steering::Only(rules))
     }
 
-    /// Whether the NIC's filter of group addresses could keep questions for our addresses from us: the kernel has joined
-    /// the groups of its own addresses alone.
-    pub(super) fn needs_promisc(&self) -> bool {
-        self.is_own && self.addresses.iter().any(|address| address.ip().is_ipv6())
+    /// The groups where others ask for our addresses: the kernel has joined those of its own addresses alone, and a NIC
+    /// hands on packets to groups that somebody has joined.
+    pub(super) fn groups(&self) -> Vec<[u8; 6]> {
+        let own = self.addresses.iter().filter(|_| self.is_own);
+        own.filter_map(Address::group).collect()
     }
 }
 

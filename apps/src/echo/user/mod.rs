@@ -56,7 +56,7 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
         }
         spec.set_cpus(&sizes.cpus.0);
         spec.set_steer(addresses.steering(args)?);
-        spec.set_promisc(addresses.needs_promisc());
+        spec.set_groups(&addresses.groups());
         opened.push(ports.open(spec)?);
         served.push(addresses);
     }

@@ -10,6 +10,7 @@ use std::{
     str::FromStr,
 };
 
+use super::ndisc::{group_mac, solicited_node};
 use crate::{Count, headers::as_ipv4};
 
 /// An address with the length of its network's prefix, as in `10.0.0.2/24`.
@@ -61,6 +62,13 @@ impl Address {
     /// Bits of the prefix, 0 to 32 or 128.
     pub fn prefix_bits(self) -> u8 {
         self.prefix_bits
+    }
+
+    /// The Ethernet group to which others send their questions for an IPv6 address (RFC 4291 section 2.7.1, RFC 2464 section
+    /// 7); those for an IPv4 address are broadcast.
+    pub fn group(&self) -> Option<[u8; 6]> {
+        let IpAddr::V6(ip) = self.ip else { return None };
+        Some(group_mac(solicited_node(ip)).0)
     }
 
     /// Whether another address lies in the same network, so that it is reached without a router.

@@ -13,7 +13,7 @@ use libbpf_rs::{ErrorKind, MapCore, MapHandle};
 use libbpf_sys as sys;
 
 use crate::af_xdp::{
-    busy_poll::BusyPolling, device::Device, link::Promiscuous, other::link_info,
+    busy_poll::BusyPolling, device::Device, link::Memberships, other::link_info,
     sys::wait_for_programs_to_end,
 };
 
@@ -31,7 +31,7 @@ struct Attached {
     /// Looked at when the program is taken off.
     device: Option<Arc<Device>>,
     /// Ends with the program too.
-    promiscuous: Option<Promiscuous>,
+    memberships: Option<Memberships>,
     /// Queues that are in the map.
     queues: Vec<u32>,
 }
@@ -39,7 +39,7 @@ struct Attached {
 impl Attachment {
     /// Queues that are in a map of sockets, and nothing that keeps packets coming yet.
     pub(super) fn new(sockets: MapHandle, queues: Vec<u32>) -> Self {
-        let state = Attached { link: None, polling: None, device: None, promiscuous: None, queues };
+        let state = Attached { link: None, polling: None, device: None, memberships: None, queues };
         Self { sockets, state: Mutex::new(state) }
     }
 
@@ -58,9 +58,9 @@ impl Attachment {
         self.state.lock().expect("no panic under this lock").device = Some(device);
     }
 
-    /// Ends promiscuous mode when the program is taken off.
-    pub(in crate::af_xdp) fn keep_promiscuous(&self, promiscuous: Promiscuous) {
-        self.state.lock().expect("no panic under this lock").promiscuous = Some(promiscuous);
+    /// Ends promiscuous mode, and leaves group addresses, when the program is taken off.
+    pub(in crate::af_xdp) fn keep_memberships(&self, memberships: Memberships) {
+        self.state.lock().expect("no panic under this lock").memberships = Some(memberships);
     }
 
     /// Whether the device has settings that will be put back, which takes CAP_NET_ADMIN.
@@ -124,6 +124,6 @@ impl Attached {
             unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
         }
         self.polling = None;
-        self.promiscuous = None;
+        self.memberships = None;
     }
 }
