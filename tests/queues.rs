@@ -194,6 +194,21 @@ fn busy_polling_forwards_and_puts_the_settings_back() {
         assert!(ended.port(0, "tx_packets") >= 20, "{mode}, {idle}: {:?}", ended.lines.last());
         assert_eq!(settings(), pair("1", "0"), "{mode}: not as before");
 
+        // After SIGKILL too, of which nobody else but a process beside it learns.
+        let fwd = Fwd::start(&netns, &["-p", &port, "--mode", "icmpecho"]);
+        assert_eq!(settings(), pair("2", "200000"), "{mode}");
+        fwd.signal(libc::SIGKILL);
+        assert_eq!(fwd.wait().code, None);
+        let start = Instant::now();
+        while settings() != pair("1", "0") {
+            assert!(
+                start.elapsed() < Duration::from_mins(1),
+                "{mode}: left behind after SIGKILL: {:?}",
+                settings()
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+
         // What someone else has set meanwhile stays.
         let fwd = Fwd::start(&netns, &["-p", &port, "--mode", "icmpecho"]);
         netns.run("sh", &["-c", "echo 7 > /sys/class/net/ve0/napi_defer_hard_irqs"]);

@@ -2,14 +2,19 @@
 //!
 //! Owns: two settings of the device, which it puts back. Never does: poll; `queue.rs` does so by waking the kernel in
 //! every burst. Invariant: a setting that was changed has its old value again when this is dropped, unless someone else
-//! has changed it meanwhile. After SIGKILL nobody puts it back.
+//! has changed it meanwhile. Nobody drops anything after SIGKILL, so a shell waits beside us for our end; it can do
+//! so as root only, for capabilities of a file or of a parent that is not root do not come with it.
 //!
 //! Documentation/networking/napi.rst and af_xdp.rst of the kernel say how these belong together.
 
 use std::{
     fs::{File, OpenOptions},
-    io,
-    os::{fd::BorrowedFd, unix::fs::FileExt},
+    io::{self, Write},
+    os::{
+        fd::BorrowedFd,
+        unix::{fs::FileExt, process::CommandExt},
+    },
+    process::{Child, Command, Stdio},
 };
 
 use super::{interface::Interface, sys};
@@ -30,9 +35,24 @@ const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_
 /// The settings of a device while it is polled.
 #[derive(Debug)]
 pub(super) struct BusyPolling {
-    /// Open files, not paths: they stay those of the device when it gets another name.
-    changed: Vec<(File, String)>,
+    changed: Vec<Changed>,
 }
+
+/// A setting that is not what it was.
+#[derive(Debug)]
+struct Changed {
+    /// Open, not a path: it stays the device's when that gets another name.
+    file: File,
+    before: String,
+    guard: Option<Child>,
+}
+
+/// Waits for a line, which says that all is well, or for the end of the process that would write it; then puts the value
+/// before ($1) in the place of ours ($2), if that is still there. The setting is its standard output.
+const GUARD: &str = r#"trap '' HUP INT TERM
+read -r line && exit
+exec 3>&1
+[ "$(cat /proc/self/fd/3)" = "$2" ] && echo "$1" >&3"#;
 
 impl BusyPolling {
     /// Sets the device up. What could not be set is told: packets arrive all the same, now and then by interrupt.
@@ -67,10 +87,18 @@ impl BusyPolling {
         let before = read(&file)?;
         if before != value {
             file.write_all_at(value.as_bytes(), 0)?;
-            self.changed.push((file, before));
+            let guard = guard(&file, &before, value).ok(); // Without it all is well but for SIGKILL.
+            self.changed.push(Changed { file, before, guard });
         }
         Ok(())
     }
+}
+
+/// Starts the guard of a setting, in a process group of its own: it is not meant by signals of a terminal to ours.
+fn guard(file: &File, before: &str, value: &str) -> io::Result<Child> {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", GUARD, "sheafio-busy-poll", before, value]);
+    shell.stdin(Stdio::piped()).stdout(file.try_clone()?).stderr(Stdio::null()).process_group(0).spawn()
 }
 
 /// The value of a setting.
@@ -82,10 +110,14 @@ fn read(file: &File) -> io::Result<String> {
 
 impl Drop for BusyPolling {
     fn drop(&mut self) {
-        for (file, before) in self.changed.drain(..) {
+        for Changed { file, before, guard } in self.changed.drain(..) {
             let is_ours = |now: &String| SETTINGS.iter().any(|(_, value)| now == value);
             if read(&file).is_ok_and(|now| is_ours(&now)) {
                 let _ = file.write_all_at(before.as_bytes(), 0); // The device may be gone.
+            }
+            if let Some(mut guard) = guard {
+                let _ = guard.stdin.take().map(|mut stdin| stdin.write_all(b"\n"));
+                let _ = guard.wait();
             }
         }
     }
