@@ -107,6 +107,49 @@ fn each_call_that_fails_names_itself_and_its_cause() {
             libc::EINVAL,
             &["ve0: can't attach the XDP program in generic mode", "mode=native"],
         ),
+        (
+            "ve0,busy_poll=64",
+            libc::SYS_setsockopt,
+            &[(1, libc::SOL_SOCKET as u32), (2, SO_PREFER_BUSY_POLL)],
+            libc::ENOPROTOOPT,
+            &["ve0 queue 0: asking for busy polling (SO_PREFER_BUSY_POLL", "busy_poll=no"],
+        ),
+        (
+            "ve0,busy_poll=64",
+            libc::SYS_setsockopt,
+            &[(1, libc::SOL_SOCKET as u32), (2, SO_BUSY_POLL)],
+            libc::EPERM,
+            &["asking for busy polling"],
+        ),
+        (
+            "ve0,busy_poll=64",
+            libc::SYS_setsockopt,
+            &[(1, libc::SOL_SOCKET as u32), (2, SO_BUSY_POLL_BUDGET)],
+            libc::EPERM,
+            &["asking for busy polling"],
+        ),
+        (
+            any,
+            libc::SYS_socket,
+            &[(0, libc::AF_PACKET as u32)],
+            libc::ENFILE,
+            &["a packet socket", "fs.file-max"],
+        ),
+        (
+            any,
+            libc::SYS_setsockopt,
+            &[(1, libc::SOL_PACKET as u32), (2, libc::PACKET_ADD_MEMBERSHIP as u32)],
+            libc::EPERM,
+            &["ve0 queue 0: asking for promiscuous mode", "seccomp filter is in force", "promisc=no"],
+        ),
+        (
+            any,
+            libc::SYS_mmap,
+            &[(5, TX_RING_OFFSET)],
+            libc::ENOMEM,
+            &["ve0 queue 0: mapping the rings", "free -m"],
+        ),
+        (any, libc::SYS_bpf, &[(0, BPF_MAP_UPDATE_ELEM)], libc::ENOMEM, &["ve0: ", "free -m"]),
         (any, libc::SYS_ioctl, &[(1, SIOCGIFMTU)], libc::ENOMEM, &["ve0", "asking the interface", "free -m"]),
     ] {
         let refusal = Refusal { call, arguments, error };
@@ -120,8 +163,14 @@ fn each_call_that_fails_names_itself_and_its_cause() {
     Fwd::start(&netns, &["-p", "ve0"]).end().assert_conserved();
 }
 
+// asm-generic/socket.h; XDP_PGOFF_TX_RING of linux/if_xdp.h.
+const SO_PREFER_BUSY_POLL: u32 = 69;
+const SO_BUSY_POLL: u32 = 46;
+const SO_BUSY_POLL_BUDGET: u32 = 70;
+const TX_RING_OFFSET: u32 = 0x8000_0000;
 // Commands of linux/bpf.h; the bytes of a struct sockaddr_xdp (linux/if_xdp.h); SIOCGIFMTU of linux/sockios.h.
 const BPF_MAP_CREATE: u32 = 0;
+const BPF_MAP_UPDATE_ELEM: u32 = 2;
 const BPF_LINK_CREATE: u32 = 28;
 const ADDRESS_BYTES: u32 = 16;
 const SIOCGIFMTU: u32 = 0x8921;

@@ -161,21 +161,55 @@ fn outcome(result: io::Result<()>, socket: &Socket) -> Wake {
     }
 }
 
-/// Copies the kernel's drop counts (`struct xdp_statistics`) into ours. In copy mode a packet that
-/// finds the fill ring empty counts there and in `rx_dropped`, so the rest of `rx_dropped` did not
-/// fit into a frame; where a packet may have several, it found too few (`__xsk_rcv` in net/xdp/xsk.c).
+/// Copies the kernel's drop counts, and those of the XDP program's room, into ours.
 pub(super) fn count_drops(socket: &Socket, counters: &QueueCounters) {
-    let Ok([rx_dropped, _, tx_invalid, rx_ring_full, fill_empty, _]) = sys::statistics(socket.as_fd()) else {
-        return;
-    };
-    let no_frame = match (socket.zero_copy, socket.frames_a_packet) {
+    let Ok(statistics) = sys::statistics(socket.as_fd()) else { return };
+    let lost = socket.room().map_or(0, Room::lost);
+    for (reason, packets) in drops_of(statistics, lost, socket.zero_copy, socket.frames_a_packet) {
+        counters.raise_drops(reason, packets);
+    }
+}
+
+/// What the fields of `struct xdp_statistics` (linux/if_xdp.h), in their order, and packets that the program found no room
+/// for, are by our names. In copy mode a packet that finds the fill ring empty counts there and in `rx_dropped`, so the
+/// rest of `rx_dropped` did not fit into a frame; where a packet may have several, it found too few (`__xsk_rcv` in
+/// net/xdp/xsk.c).
+fn drops_of(
+    statistics: [u64; 6],
+    lost: u64,
+    zero_copy: bool,
+    frames_a_packet: usize,
+) -> [(DropReason, u64); 4] {
+    let [rx_dropped, _rx_invalid_descs, tx_invalid_descs, rx_ring_full, rx_fill_ring_empty_descs, _] =
+        statistics;
+    let no_frame = match (zero_copy, frames_a_packet) {
         (true, _) => 0,
-        (false, 1) => rx_dropped.min(fill_empty),
+        (false, 1) => rx_dropped.min(rx_fill_ring_empty_descs),
         (false, _) => rx_dropped,
     };
-    let no_room = socket.room().map_or(0, Room::lost);
-    counters.raise_drops(DropReason::RxNoFrame, no_frame + no_room);
-    counters.raise_drops(DropReason::RxTooLarge, rx_dropped - no_frame);
-    counters.raise_drops(DropReason::RxRingFull, rx_ring_full);
-    counters.raise_drops(DropReason::TxInvalid, tx_invalid);
+    [
+        (DropReason::RxNoFrame, no_frame + lost),
+        (DropReason::RxTooLarge, rx_dropped - no_frame),
+        (DropReason::RxRingFull, rx_ring_full),
+        (DropReason::TxInvalid, tx_invalid_descs),
+    ]
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_of_the_kernel_has_its_name() {
+        use DropReason::{RxNoFrame, RxRingFull, RxTooLarge, TxInvalid};
+        let statistics = [100, 2, 30, 4, 60, 7];
+        for (zero_copy, frames_a_packet, no_frame, too_large) in
+            [(false, 1, 1060, 40), (false, 17, 1100, 0), (true, 1, 1000, 100), (true, 8, 1000, 100)]
+        {
+            let expected = [(RxNoFrame, no_frame), (RxTooLarge, too_large), (RxRingFull, 4), (TxInvalid, 30)];
+            assert_eq!(drops_of(statistics, 1000, zero_copy, frames_a_packet), expected);
+        }
+        // Empty more often than packets were dropped: with nothing to receive into a driver tries again.
+        assert_eq!(drops_of([5, 0, 0, 0, 9, 0], 0, false, 1)[..2], [(RxNoFrame, 5), (RxTooLarge, 0)]);
+    }
 }
