@@ -54,6 +54,7 @@ fn a_list_of_queues_is_served_and_the_rest_goes_to_the_kernel() {
         let last = ended.assert_conserved();
         assert_eq!(ended.port(0, "rx_packets"), received, "{mode}: {last}");
         assert_eq!(last["ports"][0]["held"].as_array().unwrap().len(), 2);
+        assert_eq!(last["ports"][0]["program"]["not_bound"], 150 - received, "{mode}: {last}");
         for part in ["ve0: it has 4 RX queues, not opened of these: 0+2.", "queues=4", "ethtool -N ve0"] {
             assert!(ended.stderr.contains(part), "{}", ended.stderr);
         }

@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn json_has_the_documented_keys() {
-        let view = View {
+        let mut view = View {
             t_s: 1.0,
             ports: vec![PortView {
                 name: "ve0".to_owned(),
@@ -326,5 +326,12 @@ mod tests {
         };
         let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0},"held":[64],"program":{"redirected":1},"wire_rx":2,"wire_tx":3,"device":{"rx_dropped":1},"unexplained_rx":1,"unexplained_tx":0}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":100,"free":30,"in_flight":70,"retired":0,"barn":10,"caches":20,"lanes":0,"rings":64,"application":6,"by_cache":[{"cpu":1,"zone":0,"frames":20,"counts":{}}],"counts":{"taken":70}}}"#;
         assert_eq!(serde_json::to_string(&view).unwrap(), expected);
+
+        // For people, what the program left to the kernel has a line; that it redirected has none.
+        assert!(!table(&view).contains("left to the kernel"), "{}", table(&view));
+        let left = Map::from_iter([("not_bound".to_owned(), 1500.into()), ("passed".to_owned(), 0.into())]);
+        view.ports[0].program = Some(left);
+        let text = table(&view);
+        assert!(text.contains("left to the kernel by the XDP program: not_bound 1,500\n"), "{text}");
     }
 }
