@@ -9,8 +9,8 @@ use std::{
 use serde_json::Value;
 use sheafio_core::{DropReason, Queue};
 use sheafio_drivers::af_xdp::{self, Config, QueueSet};
-use sheafio_mempool::{Hugepages, Mempool};
-use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio};
+use sheafio_mempool::{Burst, Hugepages, Mempool};
+use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, kernel_has, sheafio};
 
 const PEER: &str = "10.0.0.1";
 const OURS: &str = "10.0.0.2";
@@ -87,6 +87,37 @@ fn packets_of_a_closed_queue_go_to_the_kernel() {
         assert_eq!(drops, [(DropReason::RxNoFrame, 36), (DropReason::RxUnread, 64)]);
         assert!(veth.peer.succeeds("ping", &["-c", "3", "-i", "0.1", "-W", "2", OURS]));
         second.close(&mut cache);
+    });
+}
+
+/// In copy mode a kick sends 32 packets, but where the kernel lets us raise that.
+#[test]
+fn a_long_burst_leaves_with_one_call() {
+    let name = "a_long_burst_leaves_with_one_call";
+    if !can_make_networks(name) || !kernel_has(name, 6, 17, "XDP_MAX_TX_SKB_BUDGET") {
+        return;
+    }
+    let (netns, veth) = network(1);
+    let received = || {
+        let links: Value =
+            serde_json::from_str(&veth.peer.ip(&["-s", "-j", "link", "show", "dev", "ve1"])).unwrap();
+        links[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+    };
+    netns.enter(|| {
+        let pool = Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap();
+        let mut port = af_xdp::open("ve0", pool).unwrap();
+        let (mut queue, mut cache) = (port.queue(0).unwrap(), pool.cache().unwrap());
+        let mut burst = Burst::with_limit(256);
+        assert_eq!(cache.alloc_packets(&mut burst, 256, 60), 256);
+        let before = received();
+        assert_eq!(queue.tx_burst(&mut cache, &mut burst), 256);
+        // Nobody calls the queue again.
+        let start = Instant::now();
+        while received() < before + 256 {
+            assert!(start.elapsed() < Duration::from_mins(1), "{} of 256 packets came", received() - before);
+            thread::sleep(Duration::from_millis(10));
+        }
+        queue.close(&mut cache);
     });
 }
 
