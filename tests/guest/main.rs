@@ -137,6 +137,27 @@ fn zero_copy_sends_back_and_sends_alone() {
     }
 }
 
+/// A tag that the NIC has taken out is lost where nobody asks for metadata, and the user is told so.
+#[test]
+fn tags_that_a_nic_takes_out_are_warned_of() {
+    if !in_guest("tags_that_a_nic_takes_out_are_warned_of") {
+        return;
+    }
+    let nics = Nics::new("igb");
+    let warned = |options: &str| {
+        let fwd = Fwd::start(&nics.under_test, &["-p", &format!("igb1{options}"), "--mode", "rxonly"]);
+        let ended = fwd.end();
+        ended.assert_conserved();
+        ended.stderr.contains("igb1: the device takes VLAN tags out of packets")
+    };
+    assert!(warned(""));
+    assert!(!warned(",metadata=yes"));
+    nics.under_test.run("ethtool", &["-K", "igb1", "rxvlan", "off"]);
+    let is_warned = warned("");
+    nics.under_test.run("ethtool", &["-K", "igb1", "rxvlan", "on"]);
+    assert!(!is_warned);
+}
+
 /// igb would receive a packet of 1500 bytes as two, into frames of 2048 bytes without copies.
 #[test]
 fn frames_that_igb_would_split_packets_for_are_not_used_without_copies() {

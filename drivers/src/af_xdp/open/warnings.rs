@@ -5,6 +5,7 @@
 
 use crate::af_xdp::{
     Config, Frags, Mode, QueueSet, Steering,
+    driver::takes_tags,
     interface::{Interface, LINK_HEADER_BYTES},
     program::Program,
 };
@@ -37,6 +38,13 @@ pub(super) fn warnings_of(interface: &Interface, config: &Config) -> Vec<String>
         warnings.push(format!(
             "{name}: it has {present} TX queue(s): what is sent on queues from {present} on stays where it is (tx_full). \
              To send there too: ethtool -L {name} combined {wanted} (veth: tx {wanted})"
+        ));
+    }
+    // A veth has no packets but those of its peer's kernel, which seldom have tags, and its own setting changes nothing.
+    if !config.metadata && interface.driver != "veth" && takes_tags(name) {
+        warnings.push(format!(
+            "{name}: the device takes VLAN tags out of packets, and nobody looks for them: tagged packets pass for \
+             untagged ones. Leave tags where they are: ethtool -K {name} rxvlan off; or have them told: metadata=yes"
         ));
     }
     warnings.extend(not_opened(name, interface.rx_queues, queues).map(|text| format!("{name}: {text}")));
