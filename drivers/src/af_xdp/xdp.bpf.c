@@ -108,11 +108,7 @@ enum { MAX_RULES = 64, MAX_TAGS = 2, MAX_EXTENSIONS = 6 };
 
 struct rules {
 	__u64 count;
-	/*
-	 * One more than are used: the last step of the loop over them leaves a pointer behind the last one, which the
-	 * verifier refuses to loaders without CAP_PERFMON if that lies outside.
-	 */
-	struct rule rule[MAX_RULES + 1];
+	struct rule rule[MAX_RULES];
 };
 
 struct bank {
@@ -273,10 +269,14 @@ static __always_inline bool add_ipv6(struct xdp_md *ctx, struct key *key, __u32 
 	next = ip->next;
 	offset += sizeof(*ip);
 	end = offset + bpf_ntohs(ip->payload_bytes);
-	for (seen = 0; seen < MAX_EXTENSIONS && is_extension(next); seen++) {
+	/* Unrolled as in is_taken: of a count that goes on beyond its end the verifier would follow every step. */
+#pragma clang loop unroll(full)
+	for (seen = 0; seen < MAX_EXTENSIONS; seen++) {
 		struct extension header_copy;
 		const struct extension *header;
 
+		if (!is_extension(next))
+			break;
 		if (offset + sizeof(*header) > end)
 			return true;
 		header = bytes(ctx, offset, sizeof(*header), &header_copy, reach);
@@ -315,7 +315,10 @@ static __always_inline bool read_key(struct xdp_md *ctx, struct key *key, enum r
 	if (!at)
 		return false;
 	ethertype = bpf_ntohs(*at);
-	for (tags = 0; tags < MAX_TAGS && (ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_QINQ); tags++) {
+#pragma clang loop unroll(full)
+	for (tags = 0; tags < MAX_TAGS; tags++) {
+		if (ethertype != ETHERTYPE_VLAN && ethertype != ETHERTYPE_QINQ)
+			break;
 		offset += TAG_BYTES;
 		at = bytes(ctx, offset, sizeof(*at), &copy, reach);
 		if (!at)
@@ -337,9 +340,17 @@ static __always_inline bool is_taken(const struct rules *rules, const struct key
 {
 	__u32 i;
 
-	for (i = 0; i < MAX_RULES && i < rules->count; i++) {
+	/*
+	 * Unrolled, so that each rule lies at an offset of its own. A pointer that moves on would be followed beyond the last
+	 * rule by the verifier of Linux 6.1, which thinks of CPUs that guess the end of a loop wrong, and refused to loaders
+	 * without CAP_PERFMON.
+	 */
+#pragma clang loop unroll(full)
+	for (i = 0; i < MAX_RULES; i++) {
 		const struct rule *rule = &rules->rule[i];
 
+		if (i >= rules->count)
+			break;
 		if (!(((key->what ^ rule->value.what) & rule->mask.what) |
 		      ((key->to[0] ^ rule->value.to[0]) & rule->mask.to[0]) |
 		      ((key->to[1] ^ rule->value.to[1]) & rule->mask.to[1])))

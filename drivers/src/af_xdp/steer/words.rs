@@ -17,8 +17,8 @@ const HAS_ADDRESS: u64 = 1 << 24;
 const HAS_PROTOCOL: u64 = 1 << 25;
 const HAS_PORT: u64 = 1 << 26;
 
-/// Bytes of `struct rules`, which ends with a rule that is never used.
-pub(super) const BANK_BYTES: usize = 8 + (Steering::MAX_RULES + 1) * 48;
+/// Bytes of `struct rules`.
+pub(super) const BANK_BYTES: usize = 8 + Steering::MAX_RULES * 48;
 
 /// A key or a mask.
 type Words = [u64; 3];
