@@ -7,7 +7,10 @@
 
 use std::{thread, time::Duration};
 
-use sheafio_tests::{Ended, Fwd, Netns, Veth, can_make_networks, datagram, receive_numbers, socket};
+use sheafio_tests::{
+    Ended, Fwd, Netns, Veth, can_make_networks, datagram, kernel_has, kernel_is_at_least, receive_numbers,
+    refused, socket,
+};
 
 const LEFT: &str = "10.0.0.1";
 const RIGHT: &str = "10.0.0.2";
@@ -63,7 +66,8 @@ impl Network {
 /// In 4-byte steps around the length where a packet takes one frame more.
 #[test]
 fn packets_of_mtu_9000_are_forwarded_byte_for_byte() {
-    if !can_make_networks("packets_of_mtu_9000_are_forwarded_byte_for_byte") {
+    let name = "packets_of_mtu_9000_are_forwarded_byte_for_byte";
+    if !can_make_networks(name) || !kernel_has(name, 6, 6, "packets in several frames") {
         return;
     }
     let headers = 14 + 20 + 8;
@@ -109,7 +113,13 @@ fn without_frags_large_packets_are_counted_and_the_remedy_is_told() {
         let (right, left, ended) = network.run(&format!(",frags=no,mode={mode}"), &[], &lens);
         assert_eq!((&right, &left), (&vec![0, 2, 4], &vec![0, 2, 4]), "{mode}");
         for port in 0..2 {
-            assert_eq!((ended.port(port, "rx_packets"), ended.port(port, "rx_too_large")), (3, 3), "{mode}");
+            assert_eq!(ended.port(port, "rx_packets"), 3, "{mode}");
+            // Before Linux 6.6 veth drops some of them itself, ahead of the program, and counts them.
+            let is_ours = mode == "generic" || kernel_is_at_least(6, 6);
+            let device = ended.lines.last().unwrap()["ports"][port]["device"].as_object().unwrap();
+            let named: u64 = device.values().filter_map(serde_json::Value::as_u64).sum();
+            let too_large = ended.port(port, "rx_too_large");
+            assert!(too_large == 3 || !is_ours && too_large + named >= 3, "{mode}: {:?}", ended.lines.last());
         }
         for part in
             ["ve0: at MTU 9000 packets have up to 9018 bytes", "frags=no was asked for", "--frame-size 4096"]
@@ -119,10 +129,25 @@ fn without_frags_large_packets_are_counted_and_the_remedy_is_told() {
     }
 }
 
+/// Whoever must have packets in several frames is told where they can't be had, and what to do without.
+#[test]
+fn frags_that_the_kernel_lacks_are_refused() {
+    let name = "frags_that_the_kernel_lacks_are_refused";
+    if !can_make_networks(name) || kernel_is_at_least(6, 6) {
+        return;
+    }
+    let network = Network::new("9000");
+    let line = refused(&network.under_test, &["-p", "ve0,frags=yes"]);
+    for part in ["ve0 queue 0: ", "Packets in several frames need Linux 6.6 or newer", "use frags=auto"] {
+        assert!(line.contains(part), "{line}");
+    }
+}
+
 /// From a port with large packets to one that can't send them.
 #[test]
 fn a_port_without_frags_counts_what_it_can_not_send() {
-    if !can_make_networks("a_port_without_frags_counts_what_it_can_not_send") {
+    let name = "a_port_without_frags_counts_what_it_can_not_send";
+    if !can_make_networks(name) || !kernel_has(name, 6, 6, "packets in several frames") {
         return;
     }
     let network = Network::new("9000");
@@ -147,7 +172,8 @@ fn sizes_around_what_a_frame_holds_are_forwarded() {
     let headers = 14 + 20 + 8;
     let lens: Vec<usize> = (1700..=1800).map(|len| len - headers).collect();
     let fits = lens.iter().filter(|len| **len + headers <= 1792).count() as u32;
-    for (frags, arrive) in [("auto", lens.len() as u32), ("no", fits)] {
+    let has_frags = kernel_is_at_least(6, 6);
+    for (frags, arrive) in [("auto", if has_frags { lens.len() as u32 } else { fits }), ("no", fits)] {
         for mode in ["native", "generic"] {
             let network = Network::new("1800");
             let (right, left, ended) = network.run(&format!(",mode={mode},frags={frags}"), &[], &lens);

@@ -119,5 +119,7 @@ fn too_few_files_are_told_with_the_limit_wherever_it_is_met() {
         lines.push(line);
     }
     let met = |what: &str| lines.iter().any(|line| line.contains(what));
-    assert!(met("load the XDP program") && met("opening an AF_XDP socket") && met("attach"), "{lines:#?}");
+    assert!(met("load the XDP program") && met("opening an AF_XDP socket"), "{lines:#?}");
+    // Loading takes more files than attaching where the program's types are looked for in vain.
+    assert!(met("attach") || !kernel_is_at_least(6, 3), "{lines:#?}");
 }

@@ -3,7 +3,7 @@
 use sheafio_core::{DropReason, Queue};
 use sheafio_drivers::af_xdp::{Config, Frags};
 use sheafio_mempool::{Burst, Mempool};
-use sheafio_tests::can_make_networks;
+use sheafio_tests::{can_make_networks, kernel_has};
 
 use super::{Bench, Link, MODES, all, numbers, packet, packets, pool};
 
@@ -88,7 +88,8 @@ fn packets_that_find_the_pool_empty_are_counted_and_reception_goes_on_later() {
 /// A packet of several frames takes none if there are too few for all of it, and what was missing is frames.
 #[test]
 fn packets_that_find_too_few_frames_are_counted_as_such() {
-    if !can_make_networks("packets_that_find_too_few_frames_are_counted_as_such") {
+    let name = "packets_that_find_too_few_frames_are_counted_as_such";
+    if !can_make_networks(name) || !kernel_has(name, 6, 6, "packets in several frames") {
         return;
     }
     for mode in MODES {

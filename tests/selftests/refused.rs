@@ -5,7 +5,7 @@ use std::time::Duration;
 use sheafio_core::{DropReason, Queue};
 use sheafio_drivers::af_xdp::{Config, Frags};
 use sheafio_mempool::Burst;
-use sheafio_tests::can_make_networks;
+use sheafio_tests::{can_make_networks, kernel_has};
 
 use super::{Link, MODES, all, numbers, packet, pool};
 
@@ -15,7 +15,8 @@ const FRAMES_A_PACKET: usize = 17;
 
 #[test]
 fn bad_packets_are_refused_by_name_and_good_ones_around_them_arrive() {
-    if !can_make_networks("bad_packets_are_refused_by_name_and_good_ones_around_them_arrive") {
+    let name = "bad_packets_are_refused_by_name_and_good_ones_around_them_arrive";
+    if !can_make_networks(name) || !kernel_has(name, 6, 6, "packets in several frames") {
         return;
     }
     for mode in MODES {
@@ -84,7 +85,8 @@ fn bad_packets_are_refused_by_name_and_good_ones_around_them_arrive() {
 
 #[test]
 fn as_many_frames_as_the_kernel_takes_are_sent_and_no_more() {
-    if !can_make_networks("as_many_frames_as_the_kernel_takes_are_sent_and_no_more") {
+    let name = "as_many_frames_as_the_kernel_takes_are_sent_and_no_more";
+    if !can_make_networks(name) || !kernel_has(name, 6, 6, "packets in several frames") {
         return;
     }
     for mode in MODES {

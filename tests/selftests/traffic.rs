@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sheafio_core::Queue;
 use sheafio_drivers::af_xdp::{Config, Frags};
 use sheafio_mempool::{Burst, Mempool};
-use sheafio_tests::can_make_networks;
+use sheafio_tests::{can_make_networks, kernel_has};
 
 use super::{Bench, Link, MODES, PATIENCE, all, joined, numbers, packet, packets, pool};
 
@@ -80,7 +80,8 @@ fn both_directions_at_once_lose_nothing() {
 
 #[test]
 fn packets_of_9k_go_both_ways_in_several_frames() {
-    if !can_make_networks("packets_of_9k_go_both_ways_in_several_frames") {
+    let name = "packets_of_9k_go_both_ways_in_several_frames";
+    if !can_make_networks(name) || !kernel_has(name, 6, 6, "packets in several frames") {
         return;
     }
     for mode in MODES {
@@ -280,7 +281,8 @@ fn a_burst_beyond_the_kernels_budget_is_sent_and_the_ring_is_empty_then() {
 /// Whole packets come out of a queue in the order in which they came, whatever the burst's limit.
 #[test]
 fn bursts_of_any_limit_keep_packets_whole_and_in_order() {
-    if !can_make_networks("bursts_of_any_limit_keep_packets_whole_and_in_order") {
+    let name = "bursts_of_any_limit_keep_packets_whole_and_in_order";
+    if !can_make_networks(name) || !kernel_has(name, 6, 6, "packets in several frames") {
         return;
     }
     for mode in MODES {

@@ -273,9 +273,11 @@ fn load_error(interface: &Interface, error: &libbpf_rs::Error, said: &str) -> Dr
     // libbpf suspects the limit of locked memory whatever the cause; ours is looked up.
     let said: Vec<_> = said.split("; ").filter(|line| !line.contains("RLIMIT_MEMLOCK")).collect();
     let said = said.join("; ");
+    // Where libbpf lacks a file for something that it can do without at first, its error is of what it lacks then.
+    let lacks_files = said.contains("-EMFILE").then_some(libc::EMFILE);
     DriverError::Load {
         interface: interface.name.clone(),
-        remedy: cause::of_load(number_in(&text), &Process::look()),
+        remedy: cause::of_load(lacks_files.or_else(|| number_in(&text)), &Process::look()),
         reason: if said.is_empty() { text } else { format!("{text} ({said})") },
     }
 }
