@@ -1,7 +1,8 @@
 //! A thread of the client: its ring, its flows, and how far the run is.
 //!
-//! Owns: ring, sockets and flows. Never does: wait for one flow while another could go on. Invariant: `alive` flows are
-//! those that are connected and well; every other one has been counted as an error by its reason.
+//! Owns: ring, sockets and flows. Never does: wait for one flow while another could go on; sleep past the start, or past
+//! what is due. Invariant: `alive` flows are those that are connected and well; every other one has been counted as an
+//! error by its reason, unless the run was ended while it was to be connected.
 //!
 //! `connect` makes and connects the sockets, `exchange` is requests and responses.
 
@@ -30,6 +31,9 @@ use crate::uring::{Completion, Kind, Operation, Rest, Ring, Socket};
 /// (RFC 6298: after 200 ms at the least here, then after twice as long each).
 const TCP_DRAIN_TIME: Duration = Duration::from_secs(5);
 const UDP_DRAIN_TIME: Duration = Duration::from_secs(1);
+/// How often a thread whose flows are connected looks for the start. It must be less than the start is told ahead
+/// (`mod.rs`, `START_LEAD`).
+const READY_INTERVAL: Duration = Duration::from_millis(1);
 /// How often flows are looked through for what has taken too long.
 const LOOK_INTERVAL_NS: u64 = 50_000_000;
 /// The longest latency that is told exactly; longer ones count as this.
@@ -44,7 +48,7 @@ pub(super) struct Plan {
     pub(super) salt: u64,
     /// When the threads were started; all times are nanoseconds since then.
     pub(super) base: Instant,
-    /// When requests are to be sent, as soon as that is known; 0 before.
+    /// From when on requests are to be sent, as soon as that is known, and ahead of it; 0 before.
     pub(super) start_ns: AtomicU64,
     /// The run is to end.
     pub(super) stop: Stop,
@@ -259,6 +263,7 @@ impl Client {
     #[inline]
     fn go_on(&mut self, cache: &mut PoolCache) -> Option<Duration> {
         let is_stopped = self.plan.stop.is_raised();
+        let mut until_work = None;
         match self.stage {
             Stage::Connecting => {
                 if is_stopped {
@@ -269,12 +274,16 @@ impl Client {
             }
             Stage::Ready => match self.plan.start_ns.load(Ordering::Relaxed) {
                 _ if is_stopped => self.finish(),
-                0 => {}
+                0 => until_work = Some(READY_INTERVAL),
+                start_ns if self.now_ns < start_ns => {
+                    until_work = Some(Duration::from_nanos(start_ns - self.now_ns));
+                }
                 start_ns => {
                     let end_ns = start_ns.saturating_add(self.plan.args.duration.as_nanos() as u64);
                     self.stage = Stage::Running { start_ns, end_ns };
-                    if self.plan.args.rate.is_none() {
-                        (0..self.flows.len()).for_each(|at| self.begin(at, self.now_ns, cache));
+                    match self.rate() {
+                        Some(rate) => until_work = Some(self.begin_due(start_ns, rate, cache)),
+                        None => (0..self.flows.len()).for_each(|at| self.begin(at, self.now_ns, cache)),
                     }
                 }
             },
@@ -288,7 +297,7 @@ impl Client {
                     };
                     self.stage = Stage::Draining { until_ns: end_ns + drain.as_nanos() as u64 };
                 } else if let Some(rate) = self.rate() {
-                    return Some(self.begin_due(start_ns, rate, cache));
+                    until_work = Some(self.begin_due(start_ns, rate, cache));
                 }
             }
             Stage::Draining { until_ns } => {
@@ -304,7 +313,7 @@ impl Client {
             self.next_look_ns = self.now_ns + LOOK_INTERVAL_NS;
             self.look_for_late(cache);
         }
-        None
+        until_work
     }
 
     fn finish(&mut self) {

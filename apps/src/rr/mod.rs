@@ -43,6 +43,8 @@ use crate::{
 
 /// How often the control plane looks.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// How long before requests are to be sent the threads are told when, so that none of them is late.
+const START_LEAD: Duration = Duration::from_millis(5);
 /// How often it prints.
 const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 /// The most receive buffers of a thread, and the fewest.
@@ -99,8 +101,8 @@ pub(crate) fn run(args: &RrArgs) -> Result<bool, Error> {
     let printer = Printer::new(args);
     let is_running = || running.iter().any(|thread| !thread.is_finished());
     let is_told = connect(&all_progress, args, &stop, &run_stop, &is_running);
-    let start = Instant::now();
-    plan.start_ns.store(plan.base.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    let start = Instant::now() + START_LEAD;
+    plan.start_ns.store((start - plan.base).as_nanos() as u64, Ordering::Relaxed);
     if is_told && printer.start(&targets, &cpus).is_err() {
         run_stop.raise(); // Nobody reads.
     }

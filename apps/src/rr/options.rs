@@ -59,7 +59,7 @@ pub(crate) struct RrArgs {
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub(crate) cores: Option<CpuList>,
 
-    /// What a thread does while no response comes
+    /// What a thread does while no response comes; it is awake before the next request is due
     #[arg(long, value_enum, default_value = "adaptive")]
     pub(crate) idle: Idle,
 
