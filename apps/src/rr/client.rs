@@ -69,6 +69,8 @@ pub(super) struct Progress {
 /// What a thread has found out.
 pub(super) struct Outcome {
     pub(super) latency_ns: Histogram<u64>,
+    /// How long requests were sent: to the end, or until it was stopped, or no flow was left. 0: never.
+    pub(super) ran_ns: u64,
     /// By the error's number.
     pub(super) connect_errors: BTreeMap<i32, u64>,
     pub(super) resets: u64,
@@ -89,6 +91,7 @@ impl Outcome {
     pub(super) fn new() -> Self {
         Self {
             latency_ns: Histogram::new_with_bounds(1, LONGEST_LATENCY_NS, 3).expect("bounds that make sense"),
+            ran_ns: 0,
             connect_errors: BTreeMap::new(),
             resets: 0,
             closed: 0,
@@ -290,6 +293,7 @@ impl Client {
             Stage::Running { start_ns, end_ns } => {
                 if self.now_ns >= end_ns || is_stopped || self.alive == 0 {
                     let end_ns = self.now_ns.min(end_ns);
+                    self.outcome.ran_ns = end_ns - start_ns;
                     self.count_due(start_ns, end_ns);
                     let drain = match self.plan.args.proto {
                         Proto::Tcp => TCP_DRAIN_TIME,

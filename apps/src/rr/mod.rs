@@ -107,11 +107,9 @@ pub(crate) fn run(args: &RrArgs) -> Result<bool, Error> {
         run_stop.raise(); // Nobody reads.
     }
     let (mut next_print, mut last) = (start + PRINT_INTERVAL, (start, 0));
-    let mut stopped = None;
     while is_running() {
         thread::sleep(WATCH_INTERVAL);
-        if stop.is_raised() && stopped.is_none() {
-            stopped = Some(start.elapsed());
+        if stop.is_raised() {
             run_stop.raise();
         }
         let now = Instant::now();
@@ -145,7 +143,6 @@ pub(crate) fn run(args: &RrArgs) -> Result<bool, Error> {
     }
     sum.transactions = Progress::sum(&all_progress, |progress| &progress.transactions);
     sum.flows = Progress::sum(&all_progress, |progress| &progress.alive);
-    sum.seconds = stopped.map_or(args.duration, |stopped| stopped.min(args.duration)).as_secs_f64();
     if let Some(lost) = whereabouts(pool, closed.retired) {
         eprintln!("sheafio: frames were lost: {lost}");
         return Ok(false);

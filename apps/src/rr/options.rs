@@ -76,11 +76,13 @@ after the end are unfinished, and count with what they have waited.
 Exit code: 0; 1 if anything went wrong: any of the errors below, or no transaction at all; 2 for bad input.
 
 With --json, one object a second and a last one with \"final\": true:
-  t_s               seconds since all flows are connected
+  t_s               seconds since requests are sent (final: how long they were: less than --duration if it was stopped, or
+                    no flow was left; 0 if it was stopped before)
   flows             those that are connected and well
   transactions      answered as a whole, and verified; total
-  tps               transactions/s in this second (final: over the whole run)
-  latency_us        (final) p50, p99, p99_9, max, in microseconds; from: sent or due
+  tps               transactions/s in this second (final: in t_s)
+  latency_us        (final) p50, p99, p99_9, max, in microseconds, or null without a transaction; from: sent or due;
+                    count: of how many transactions
   after_end         (final) transactions that were answered after the end; not among those above
   unsent            (final) with --rate: transactions that were due, and waited for an earlier one of their flow to the end
   errors            (final) totals:

@@ -21,19 +21,18 @@ pub(super) struct Sum {
     all: Outcome,
     pub(super) transactions: u64,
     pub(super) flows: u64,
-    /// How long requests were sent.
-    pub(super) seconds: f64,
 }
 
 impl Sum {
     pub(super) fn new(none: Outcome) -> Self {
-        Self { all: none, transactions: 0, flows: 0, seconds: 0.0 }
+        Self { all: none, transactions: 0, flows: 0 }
     }
 
     /// Adds what a thread has found out.
     pub(super) fn add(&mut self, one: Outcome) {
         let all = &mut self.all;
         all.latency_ns.add(one.latency_ns).expect("all histograms have the same bounds");
+        all.ran_ns = all.ran_ns.max(one.ran_ns);
         for (error, count) in one.connect_errors {
             *all.connect_errors.entry(error).or_default() += count;
         }
@@ -80,8 +79,13 @@ impl Sum {
         self.transactions + self.all.after_end
     }
 
+    /// How long requests were sent, by the thread that did longest.
+    fn seconds(&self) -> f64 {
+        self.all.ran_ns as f64 / 1e9
+    }
+
     fn tps(&self) -> f64 {
-        if self.seconds > 0.0 { self.transactions as f64 / self.seconds } else { 0.0 }
+        if self.all.ran_ns > 0 { self.transactions as f64 / self.seconds() } else { 0.0 }
     }
 }
 
@@ -178,7 +182,7 @@ impl<'a> Printer<'a> {
             errors.extend(sum.errors().map(|(name, count)| (name.to_owned(), count.into())));
             let [p50, p99, p99_9, max] = quantiles(latency);
             let line = json!({
-                "t_s": sum.seconds,
+                "t_s": (sum.seconds() * 1e6).round() / 1e6,
                 "final": true,
                 "flows": sum.flows,
                 "transactions": sum.transactions,
@@ -196,7 +200,7 @@ impl<'a> Printer<'a> {
             out,
             "transactions  {} in {:.1} s: {}/s",
             grouped(sum.transactions),
-            sum.seconds,
+            sum.seconds(),
             grouped(sum.tps().round() as u64)
         )?;
         let [p50, p99, p99_9, max] = quantiles(latency);
