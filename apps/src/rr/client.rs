@@ -133,8 +133,10 @@ pub(super) struct Flow {
     pub(super) begun_ns: u64,
     /// When it was really begun, for time-outs.
     pub(super) since_ns: u64,
-    /// Transactions that are due and wait for this one.
+    /// Transactions that are due and wait for this one, or for ever if the flow is dead.
     pub(super) due: u64,
+    /// It died while a request was under way.
+    pub(super) is_broken: bool,
     /// UDP: the first transaction whose answer may still come late.
     pub(super) lost_from: u64,
     pub(super) connecting: Option<Operation>,
@@ -151,6 +153,7 @@ impl Flow {
         begun_ns: 0,
         since_ns: 0,
         due: 0,
+        is_broken: false,
         lost_from: u64::MAX,
         connecting: None,
     };
@@ -168,6 +171,8 @@ pub(super) enum Stage {
     /// Nothing is sent any more; answers may come.
     Draining {
         until_ns: u64,
+        /// It was stopped before, so being stopped means nothing more.
+        was_stopped: bool,
     },
     Done,
 }
@@ -299,14 +304,19 @@ impl Client {
                         Proto::Tcp => TCP_DRAIN_TIME,
                         Proto::Udp => UDP_DRAIN_TIME,
                     };
-                    self.stage = Stage::Draining { until_ns: end_ns + drain.as_nanos() as u64 };
+                    let until_ns = end_ns + drain.as_nanos() as u64;
+                    self.stage = Stage::Draining { until_ns, was_stopped: is_stopped };
                 } else if let Some(rate) = self.rate() {
                     until_work = Some(self.begin_due(start_ns, rate, cache));
                 }
             }
-            Stage::Draining { until_ns } => {
+            Stage::Draining { until_ns, was_stopped } => {
                 let is_over = self.flows.iter().all(|flow| flow.state != State::Busy);
-                if is_over || self.now_ns >= until_ns {
+                if is_over || self.now_ns >= until_ns || is_stopped && !was_stopped {
+                    if self.plan.args.proto == Proto::Udp {
+                        // All that was sent is old enough by the end, also what was not when it was looked through last.
+                        self.give_up_answers(cache);
+                    }
                     self.count_unfinished();
                     self.finish();
                 }
@@ -355,6 +365,7 @@ impl Client {
     pub(super) fn kill(&mut self, at: usize, why: impl FnOnce(u32) -> String) {
         let flow = &mut self.flows[at];
         debug_assert!(matches!(flow.state, State::Idle | State::Busy));
+        flow.is_broken = flow.state == State::Busy;
         flow.state = State::Dead;
         if let Some(receiving) = flow.receiving {
             self.ring.cancel(receiving);
@@ -371,3 +382,6 @@ impl Client {
         (self.outcome, closed)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -208,8 +208,8 @@ impl Client {
             self.due += 1;
             match self.flows[at].state {
                 State::Idle => self.begin(at, due_ns, cache),
-                State::Busy => self.flows[at].due += 1,
-                _ => {}
+                // A dead flow's are due all the same, and count as what they are: not sent.
+                _ => self.flows[at].due += 1,
             }
         }
     }
@@ -224,7 +224,7 @@ impl Client {
         }
     }
 
-    /// Does not wait any longer for answers to datagrams.
+    /// Does not wait any longer for answers to datagrams; they count with what they have waited.
     pub(super) fn give_up_answers(&mut self, cache: &mut PoolCache) {
         for at in 0..self.flows.len() {
             let flow = &mut self.flows[at];
@@ -234,26 +234,30 @@ impl Client {
                 && self.now_ns.saturating_sub(flow.since_ns) >= ANSWER_TIME_NS;
             if is_late {
                 self.outcome.timeouts += 1;
+                self.outcome.latency_ns.saturating_record(self.now_ns.saturating_sub(flow.begun_ns).max(1));
                 flow.lost_from = flow.lost_from.min(flow.transaction);
                 self.begin_next(at, cache);
             }
         }
     }
 
-    /// Counts what is not answered, with the time that it has waited.
+    /// Counts what is not answered, with the time that it has waited. In the open loop that is all that was due, on dead
+    /// flows too; in the closed loop a dead flow has nothing due, and the request that it died of is its error.
     pub(super) fn count_unfinished(&mut self) {
+        let is_open_loop = self.plan.args.rate.is_some();
         for flow in &self.flows {
-            if flow.state == State::Busy {
-                self.outcome.unfinished += 1;
+            let is_unfinished = flow.state == State::Busy;
+            self.outcome.unfinished += u64::from(is_unfinished);
+            if is_unfinished || flow.is_broken && is_open_loop {
                 self.outcome.latency_ns.saturating_record(self.now_ns.saturating_sub(flow.begun_ns).max(1));
             }
         }
         let Some(rate) = self.rate() else { return };
         let flows = self.flows.len() as u64;
         let start_ns = self.plan.start_ns.load(std::sync::atomic::Ordering::Relaxed);
-        for (at, flow) in self.flows.iter().enumerate().filter(|(_, flow)| flow.state != State::Dead) {
+        for (at, flow) in self.flows.iter().enumerate() {
             self.outcome.unsent += flow.due;
-            let next = flow.transaction + u64::from(flow.state == State::Busy);
+            let next = flow.transaction + u64::from(flow.state == State::Busy || flow.is_broken);
             for number in next..next + flow.due {
                 let waited = self.now_ns.saturating_sub(due_ns(start_ns, rate, number * flows + at as u64));
                 self.outcome.latency_ns.saturating_record(waited.max(1));

@@ -70,8 +70,10 @@ pub(crate) struct RrArgs {
 
 const AFTER_HELP: &str = "\
 Latency is counted from the time of sending, or with --rate from the time at which the transaction was due, so that
-requests that wait behind a slow response count too (no coordinated omission). Requests without an answer 5 s (UDP: 1 s)
-after the end are unfinished, and count with what they have waited.
+requests that wait behind a slow response count too (no coordinated omission). What has no answer 5 s after the end is
+unfinished, and counts with what it has waited; over UDP a request is given up after 1 s, and counts with that. With
+--rate all that was due counts, also what a dead flow did not answer or send; without, the request that a flow died of
+does not.
 
 Exit code: 0; 1 if anything went wrong: any of the errors below, or no transaction at all; 2 for bad input.
 
@@ -84,7 +86,8 @@ With --json, one object a second and a last one with \"final\": true:
   latency_us        (final) p50, p99, p99_9, max, in microseconds, or null without a transaction; from: sent or due;
                     count: of how many transactions
   after_end         (final) transactions that were answered after the end; not among those above
-  unsent            (final) with --rate: transactions that were due, and waited for an earlier one of their flow to the end
+  unsent            (final) with --rate: transactions that were due, and waited to the end for an earlier one of their
+                    flow, or their flow was dead or never connected
   errors            (final) totals:
     connect           flows that could not be connected, by reason: {\"Connection refused\": 3}
     resets            flows that were reset
@@ -92,7 +95,7 @@ With --json, one object a second and a last one with \"final\": true:
     failed            flows that ended by another error
     wrong_bytes       bytes that are not those of the response, or that nobody asked for; such a flow is ended
     timeouts          UDP: requests without an answer in 1 s, which is then not waited for
-    unfinished        requests without an answer 5 s (UDP: 1 s) after the end
+    unfinished        requests without an answer 5 s after the end, or when it was stopped meanwhile
   late              (final) UDP: answers that came after their time";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

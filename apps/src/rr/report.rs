@@ -187,7 +187,9 @@ impl<'a> Printer<'a> {
                 "flows": sum.flows,
                 "transactions": sum.transactions,
                 "tps": sum.tps().round(),
-                "latency_us": { "p50": p50, "p99": p99, "p99_9": p99_9, "max": max, "from": from },
+                "latency_us": {
+                    "p50": p50, "p99": p99, "p99_9": p99_9, "max": max, "from": from, "count": latency.len(),
+                },
                 "after_end": sum.all.after_end,
                 "unsent": sum.all.unsent,
                 "late": sum.all.late,
