@@ -205,12 +205,14 @@ impl<'a> Printer<'a> {
             sum.seconds(),
             grouped(sum.tps().round() as u64)
         )?;
-        let [p50, p99, p99_9, max] = quantiles(latency);
         let from = if self.args.rate.is_some() { "when it was due" } else { "sending" };
-        writeln!(
-            out,
-            "latency       p50 {p50} us, p99 {p99} us, p99.9 {p99_9} us, max {max} us, counted from {from}"
-        )?;
+        match quantiles(latency) {
+            [Some(p50), Some(p99), Some(p99_9), Some(max)] => writeln!(
+                out,
+                "latency       p50 {p50} us, p99 {p99} us, p99.9 {p99_9} us, max {max} us, counted from {from}"
+            )?,
+            _ => writeln!(out, "latency       -")?,
+        }
         let connect = sum.connect_errors();
         let mut wrong: Vec<_> =
             connect.iter().map(|(name, count)| format!("connect: {name} {}", grouped(*count))).collect();
@@ -220,20 +222,30 @@ impl<'a> Printer<'a> {
             wrong.push("none".to_owned());
         }
         writeln!(out, "errors        {}", wrong.join(", "))?;
-        for (name, count) in
-            [("after the end", sum.all.after_end), ("unsent", sum.all.unsent), ("late", sum.all.late)]
-        {
+        for (name, count, meaning) in [
+            (
+                "after the end",
+                sum.all.after_end,
+                "answered once the time was over; not among the transactions above",
+            ),
+            (
+                "unsent",
+                sum.all.unsent,
+                "were due, and waited to the end for an earlier one of their flow, or it was dead",
+            ),
+            ("late", sum.all.late, "datagrams that came after their request had timed out"),
+        ] {
             if count > 0 {
-                writeln!(out, "{name:<13} {}", grouped(count))?;
+                writeln!(out, "{name:<13} {} ({meaning})", grouped(count))?;
             }
         }
         Ok(())
     }
 }
 
-/// p50, p99, p99.9 and the largest, in microseconds.
-fn quantiles(latency_ns: &Histogram<u64>) -> [f64; 4] {
-    let us = |ns: u64| (ns as f64 / 100.0).round() / 10.0;
+/// p50, p99, p99.9 and the largest, in microseconds; `None` if there is nothing that they could be of.
+fn quantiles(latency_ns: &Histogram<u64>) -> [Option<f64>; 4] {
+    let us = |ns: u64| (!latency_ns.is_empty()).then(|| (ns as f64 / 100.0).round() / 10.0);
     let at = |quantile| us(latency_ns.value_at_quantile(quantile));
     [at(0.5), at(0.99), at(0.999), us(latency_ns.max())]
 }
