@@ -11,6 +11,7 @@ use sheafio_mempool::sync::{Ordering, add};
 use super::{
     client::{Client, Flow, Plan, Stage, State},
     options::Proto,
+    unbound,
 };
 use crate::uring::Completion;
 
@@ -108,6 +109,10 @@ fn open(plan: &Plan, number: usize) -> Result<OwnedFd, Errno> {
         sockopt::set_tcp_nodelay(&socket, true)?;
     }
     if !plan.sources.is_empty() {
+        if plan.args.proto == Proto::Tcp {
+            // For UDP it would change nothing: a socket without a port is found by all datagrams to its address.
+            unbound::bind_without_port(socket.as_fd());
+        }
         bind(&socket, &plan.sources[number / plan.targets.len() % plan.sources.len()])?;
     }
     Ok(socket)

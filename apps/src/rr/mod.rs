@@ -6,8 +6,8 @@
 //! ```
 //!
 //! This file is the control plane: it resolves, starts, watches, and sums up. `client` is a thread with its flows,
-//! `connect` how these get connected, `exchange` requests and responses, `pattern` their bytes; `report` is what is
-//! printed.
+//! `connect` how these get connected, `exchange` requests and responses, `pattern` their bytes; `unbound` is
+//! local addresses without a port; `report` is what is printed.
 
 mod client;
 mod connect;
@@ -15,6 +15,8 @@ mod exchange;
 mod options;
 mod pattern;
 mod report;
+#[expect(unsafe_code, reason = "a socket option that rustix does not know; ARCHITECTURE.md lists it")]
+mod unbound;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},

@@ -13,7 +13,10 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 use sheafio_core::CpuList;
 
-use super::{client::Outcome, options::RrArgs};
+use super::{
+    client::Outcome,
+    options::{Proto, RrArgs},
+};
 use crate::fwd::{grouped, scaled};
 
 /// What all threads have found out.
@@ -99,12 +102,14 @@ fn name_of(error: i32) -> String {
 fn remedy(error: i32, args: &RrArgs) -> Option<String> {
     let to = args.to.join(", ");
     Some(match error {
-        libc::EADDRNOTAVAIL | libc::EADDRINUSE => {
-            "local ports have run out, or --from is no address of this machine. One source address has some 28,000 ports \
-             to one HOST:PORT (net.ipv4.ip_local_port_range), those of the last minute's connections included: give \
-             --from several times, or several --to"
-                .to_owned()
+        libc::EADDRNOTAVAIL | libc::EADDRINUSE | libc::EAGAIN => match args.proto {
+            Proto::Tcp => "local ports have run out, or --from is no address of this machine. One source address has \
+                           some 28,000 ports to one HOST:PORT (net.ipv4.ip_local_port_range), those of the last minute's \
+                           connections included: give --from several times, or several --to",
+            Proto::Udp => "local ports have run out, or --from is no address of this machine. One source address has \
+                           some 28,000 ports in all (net.ipv4.ip_local_port_range): give --from several times",
         }
+        .to_owned(),
         libc::ECONNREFUSED => format!("nothing listens at {to}; see there: ss -ltn"),
         libc::ETIMEDOUT => format!(
             "no answer from {to} in 10 s; is it the right address? The server's backlog may be full: nstat -az TcpExtListenOverflows"
