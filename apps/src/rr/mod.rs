@@ -19,6 +19,7 @@ mod report;
 mod unbound;
 
 use std::{
+    collections::HashSet,
     io::{self, IsTerminal as _, Write as _},
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
@@ -27,7 +28,7 @@ use std::{
 };
 
 use rustix::net::addr::SocketAddrArg as _;
-use sheafio_core::{Closed, CoreError, Lcore, Stop, Topology};
+use sheafio_core::{Closed, CoreError, CpuList, Lcore, Stop, Topology, allowed_cpus};
 use sheafio_mempool::{Hugepages, Mempool, sync::AtomicU64};
 
 pub(crate) use self::options::RrArgs;
@@ -60,7 +61,10 @@ const SMALL_FRAME_BYTES: u32 = 1792;
 pub(crate) fn run(args: &RrArgs) -> Result<bool, Error> {
     let stop = Stop::on_signals()?;
     let topology = Topology::detect().unwrap_or_default();
-    let cpus = size::choose_cpus(args.cores.as_ref(), 1, None, &topology)?;
+    let cpus = match &args.cores {
+        Some(_) => size::choose_cpus(args.cores.as_ref(), 1, None, &topology)?,
+        None => CpuList(vec![cpu_beside_servers(&topology, &allowed_cpus().0)]),
+    };
     let threads = cpus.0.len();
     args.check(crate::echo::raise_file_limit(), threads)?;
     let targets = args.targets()?;
@@ -154,6 +158,20 @@ pub(crate) fn run(args: &RrArgs) -> Result<bool, Error> {
     Ok(sum.is_well())
 }
 
+/// The CPU of a client that nobody has given one for. Servers and forwarders take the first ones that the topology picks,
+/// so this is of the last core of another one; CPU 0, where the kernel's housekeeping runs, only if there is no other.
+fn cpu_beside_servers(topology: &Topology, allowed: &[u32]) -> u32 {
+    let picked = topology.pick_cpus(allowed, allowed.len(), None);
+    let Some(&server) = picked.first() else { return 0 };
+    // One that the topology does not know is a core of its own.
+    let core_of = |cpu: u32| topology.cores.iter().position(|core| core.cpus.contains(&cpu)).ok_or(cpu);
+    let mut seen = HashSet::from([core_of(server)]);
+    let others: Vec<_> = picked.iter().filter(|cpu| seen.insert(core_of(**cpu))).collect();
+    let found = others.iter().rfind(|cpu| ***cpu != 0).or(others.last());
+    // On one core a sibling, and on one CPU that one.
+    **found.or(picked.last().as_ref()).expect("there is one at least")
+}
+
 /// Waits until all threads have connected their flows, and shows people how far they are. Returns whether they have.
 fn connect(
     all: &[Arc<Progress>],
@@ -236,5 +254,33 @@ impl Thread {
         // It has come to its end, as the others will: only errors and panics end them.
         std::mem::forget(ends_all);
         Ok(client.close(&mut cache))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sheafio_core::Core;
+
+    use super::*;
+
+    fn cores(cpus: &[&[u32]]) -> Topology {
+        let core = |cpus: &&[u32]| Core { package: None, node: None, cpus: cpus.to_vec() };
+        Topology { cores: cpus.iter().map(core).collect(), ..Topology::default() }
+    }
+
+    #[test]
+    fn client_and_server_get_different_cores() {
+        for (topology, allowed, server, client) in [
+            (cores(&[&[0, 4], &[1, 5], &[2, 6], &[3, 7]]), &[0, 1, 2, 3, 4, 5, 6, 7][..], 1, 3),
+            (cores(&[&[0, 2], &[1, 3]]), &[0, 1, 2, 3], 1, 0),
+            (cores(&[&[0, 2], &[1, 3]]), &[1, 2, 3], 1, 2),
+            (cores(&[&[0], &[1]]), &[0, 1], 1, 0),
+            (cores(&[&[0, 1]]), &[0, 1], 0, 1),
+            (cores(&[]), &[0, 1, 2], 1, 2),
+            (cores(&[&[0], &[1]]), &[1], 1, 1),
+        ] {
+            assert_eq!(topology.pick_cpus(allowed, 1, None), [server]);
+            assert_eq!(cpu_beside_servers(&topology, allowed), client, "{topology:?} {allowed:?}");
+        }
     }
 }

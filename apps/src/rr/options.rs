@@ -55,7 +55,8 @@ pub(crate) struct RrArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) from: Vec<IpAddr>,
 
-    /// CPUs of the client's threads, such as 1,3-5 [default: one physical core]
+    /// CPUs of the client's threads, such as 1,3-5 [default: one, of another physical core than the one that sheafio echo
+    /// picks, if there is]
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub(crate) cores: Option<CpuList>,
 
