@@ -17,7 +17,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use rustix::net::SocketAddrAny;
+use rustix::net::{Shutdown, SocketAddrAny, shutdown};
 use sheafio_core::{Closed, Stop};
 use sheafio_mempool::{
     PoolCache,
@@ -369,6 +369,13 @@ impl Client {
         flow.state = State::Dead;
         if let Some(receiving) = flow.receiving {
             self.ring.cancel(receiving);
+        }
+        if self.plan.args.proto == Proto::Tcp
+            && let Some(socket) = &self.sockets[at]
+        {
+            // The server is to know too: closing would not tell it while the ring's table has the socket. One that is
+            // reset has no other side, which is an error and nothing to mend.
+            let _ = shutdown(socket, Shutdown::Both);
         }
         self.alive -= 1;
         self.progress.alive.store(self.alive as u64, Ordering::Relaxed);
