@@ -23,18 +23,18 @@ pub(crate) struct RrArgs {
     #[arg(long, value_name = "HOST:PORT", required = true)]
     pub(crate) to: Vec<String>,
 
-    /// Connections (UDP: sockets)
+    /// Connections (UDP: sockets), 1 to 1048576
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) flows: u32,
 
-    /// Bytes of a request
+    /// Bytes of a request, 1 to 1073741824 (UDP: to 3840)
     #[arg(long, value_name = "BYTES", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub(crate) size: u32,
 
-    /// Bytes of a response [default: as many as the request, which it repeats]. As sheafio echo --response-size sends
-    /// it: the first 64 bytes of the request (or all, if it has fewer), over and over
+    /// Bytes of a response, 1 to 1073741824 (UDP: to 3840) [default: as many as the request, which it repeats]. As
+    /// sheafio echo --response-size sends it: the first 64 bytes of the request (or all, if it has fewer), over and over
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub(crate) response_size: Option<u32>,
 
@@ -47,7 +47,7 @@ pub(crate) struct RrArgs {
     pub(crate) duration: Duration,
 
     /// Transactions/s of all flows together, begun when they are due whether or not earlier ones are answered (open
-    /// loop) [default: each flow as fast as it is answered]
+    /// loop), 0.001 to 1e9 [default: each flow as fast as it is answered]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = rate)]
     pub(crate) rate: Option<f64>,
 
