@@ -1,8 +1,15 @@
 //! What `sheafio rr` says of servers that do not behave, and of input that can't be.
 
 use std::{
-    io::{Read, Write},
-    net::{TcpListener, TcpStream, UdpSocket},
+    collections::BTreeMap,
+    fs,
+    io::{self, BufRead as _, Read, Write},
+    net::{IpAddr, TcpListener, TcpStream, UdpSocket},
+    process::{Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -16,11 +23,12 @@ fn loopback(test: &str) -> Option<Netns> {
 }
 
 /// A server whose connections are each handled by a thread.
-fn serve(netns: &Netns, handle: fn(TcpStream)) -> String {
+fn serve(netns: &Netns, handle: impl Fn(TcpStream) + Clone + Send + 'static) -> String {
     let listener = netns.enter(|| TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
         for stream in listener.incoming() {
+            let handle = handle.clone();
             thread::spawn(move || handle(stream.unwrap()));
         }
     });
@@ -30,6 +38,13 @@ fn serve(netns: &Netns, handle: fn(TcpStream)) -> String {
 fn rr(netns: &Netns, to: &str, args: &[&str]) -> Ended {
     let words = [&["rr", "--json", "--duration", "300ms", "--to", to], args].concat();
     Fwd::start_program(netns, sheafio(), &words).wait()
+}
+
+/// Answers requests until there are no more.
+fn echo(mut stream: TcpStream) {
+    while let Some(bytes) = request(&mut stream) {
+        let _ = stream.write_all(&bytes);
+    }
 }
 
 fn last(ended: &Ended) -> &Value {
@@ -176,22 +191,167 @@ fn the_open_loop_omits_nothing() {
     assert_eq!(last["latency_us"]["from"], "due");
     // Most of them have waited for as long as answers are waited for at least, and count with that.
     assert!(last["latency_us"]["p50"].as_f64() >= Some(5e6), "{last}");
+    assert_eq!(last["latency_us"]["count"], 600, "{last}");
+}
+
+/// Flows that are reset, and others that never were connected, have transactions due to the end all the same.
+#[test]
+fn the_open_loop_omits_nothing_of_dead_flows() {
+    let Some(netns) = loopback("the_open_loop_omits_nothing_of_dead_flows") else { return };
+    let number = Arc::new(AtomicUsize::new(0));
+    let to = serve(&netns, move |mut stream| {
+        let is_good = number.fetch_add(1, Ordering::Relaxed) == 0;
+        for number in 0.. {
+            // Closing what has not been read is a reset (RFC 2525, 2.17).
+            while !is_good && number == 5 && stream.peek(&mut [0]).unwrap() == 0 {}
+            if !is_good && number == 5 {
+                return;
+            }
+            let Some(bytes) = request(&mut stream) else { return };
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    let words = [
+        "rr",
+        "--json",
+        "--duration",
+        "2s",
+        "--flows",
+        "6",
+        "--rate",
+        "300",
+        "--to",
+        &to,
+        "--to",
+        "127.0.0.1:9",
+    ];
+    let ended = Fwd::start_program(&netns, sheafio(), &words).wait();
+    assert_wrong(&ended, &[("connect", 3), ("resets", 2)], "nothing listens");
+    let last = last(&ended);
+    let count = |value: &Value| value.as_u64().unwrap();
+    let answered = count(&last["transactions"]) + count(&last["after_end"]);
+    // The two that were reset had one request each under way. Of the 600 transactions that were due half were those of
+    // flows that could not be connected, and a sixth those of the one that was answered.
+    assert_eq!(answered + 2 + count(&last["unsent"]), 600, "{last}");
+    assert_eq!((count(&last["latency_us"]["count"]), &last["flows"]), (600, &1.into()), "{last}");
+    assert!(answered <= 100 + 2 * 5 && count(&last["unsent"]) >= 300 + 2 * (100 - 6), "{last}");
+}
+
+/// A run is as long as requests were sent: what is told of a part of it is not the whole duration's.
+#[test]
+fn a_run_that_ends_early_is_not_told_as_a_full_one() {
+    let Some(netns) = loopback("a_run_that_ends_early_is_not_told_as_a_full_one") else { return };
+    let to = serve(&netns, |mut stream| {
+        for _ in 0..5 {
+            let bytes = request(&mut stream).unwrap();
+            let _ = stream.write_all(&bytes);
+        }
+        let _ = request(&mut stream);
+    });
+    let words = ["rr", "--json", "--duration", "1h", "--flows", "3", "--to", &to];
+    let ended = Fwd::start_program(&netns, sheafio(), &words).wait();
+    assert_wrong(&ended, &[("closed", 3)], "the server has closed the connection");
+    let last = last(&ended);
+    let (seconds, tps) = (last["t_s"].as_f64().unwrap(), last["tps"].as_f64().unwrap());
+    assert!(seconds > 0.0 && seconds < 3600.0, "{last}");
+    assert!((tps * seconds - 15.0).abs() < 1.0 + seconds, "{last}");
+}
+
+/// A signal while flows are being connected: nothing ran, and nothing is told of it.
+#[test]
+fn what_never_ran_has_no_time_and_no_latency() {
+    let Some(netns) = loopback("what_never_ran_has_no_time_and_no_latency") else { return };
+    // Nobody accepts, and the backlog has room for one: the kernel drops further connections, which try for long.
+    let listener = netns.enter(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    rustix::net::listen(&listener, 0).unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    let running = Fwd::start_program(&netns, sheafio(), &["rr", "--json", "--flows", "4", "--to", &to]);
+    // A connection whose state is 2, TCP_SYN_SENT (net/tcp_states.h), is in the fourth column.
+    let is_connecting = |line: &str| line.split_whitespace().nth(3) == Some("02");
+    let connections = || netns.enter(|| fs::read_to_string("/proc/thread-self/net/tcp").unwrap());
+    while !connections().lines().any(is_connecting) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let ended = running.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let last = last(&ended);
+    assert_eq!((&last["t_s"], &last["tps"]), (&0.0.into(), &0.0.into()), "{last}");
+    for quantile in ["p50", "p99", "p99_9", "max"] {
+        assert_eq!(last["latency_us"].get(quantile), Some(&Value::Null), "{last}");
+    }
+}
+
+/// A flow that has died is closed: else it would stay one of the server's, who has to keep it.
+#[test]
+fn the_server_is_told_of_a_flow_that_has_died() {
+    let Some(netns) = loopback("the_server_is_told_of_a_flow_that_has_died") else { return };
+    let (number, is_told) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let to = serve(&netns, move |mut stream| {
+        if number.fetch_add(1, Ordering::Relaxed) == 0 {
+            request(&mut stream);
+            let _ = stream.write_all(&[0; 64]);
+            let _ = stream.read_to_end(&mut Vec::new());
+            is_told.store(true, Ordering::Relaxed);
+            return;
+        }
+        while let Some(bytes) = request(&mut stream) {
+            if is_told.load(Ordering::Relaxed) {
+                return;
+            }
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    // The second flow goes on until the server has seen the end of the first one, and the run as long as that does.
+    let words = ["rr", "--json", "--duration", "100s", "--flows", "2", "--to", &to];
+    let ended = Fwd::start_program(&netns, sheafio(), &words).wait();
+    assert_eq!((ended.code, &last(&ended)["errors"]["closed"]), (Some(1), &1.into()), "{ended:?}");
+    assert!(last(&ended)["errors"]["wrong_bytes"].as_u64() > Some(0), "{ended:?}");
+}
+
+/// A local port is one towards each server, not one for all of them.
+#[test]
+fn each_server_has_all_ports_of_a_local_address() {
+    let Some(netns) = loopback("each_server_has_all_ports_of_a_local_address") else { return };
+    let (one, other) = (serve(&netns, echo), serve(&netns, echo));
+    netns.enter(|| fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40019").unwrap());
+    let args = ["--to", &other, "--from", "127.0.0.2", "--flows", "40"];
+    let ended = rr(&netns, &one, &args);
+    assert_eq!((ended.code, &last(&ended)["flows"]), (Some(0), &40.into()), "{ended:?}");
+    // 21 to each of them are one too many.
+    let args = ["--to", &other, "--from", "127.0.0.3", "--flows", "42"];
+    assert_wrong(&rr(&netns, &one, &args), &[("connect", 2)], "local ports have run out");
 }
 
 #[test]
 fn several_threads_addresses_and_servers_share_the_flows() {
     let Some(netns) = loopback("several_threads_addresses_and_servers_share_the_flows") else { return };
-    let echo = |mut stream: TcpStream| {
-        while let Some(bytes) = request(&mut stream) {
-            let _ = stream.write_all(&bytes);
-        }
-    };
-    let (one, other) = (serve(&netns, echo), serve(&netns, echo));
-    let cpus = sheafio_core::allowed_cpus().to_string();
-    let args =
-        ["--to", &other, "--from", "127.0.0.2", "--from", "127.0.0.3", "--flows", "9", "--cores", &cpus];
-    let ended = rr(&netns, &one, &args);
+    let peers = [(); 2].map(|()| Arc::new(Mutex::new(BTreeMap::<IpAddr, usize>::new())));
+    let [one, other] = peers.clone().map(|peers| {
+        serve(&netns, move |stream| {
+            *peers.lock().unwrap().entry(stream.peer_addr().unwrap().ip()).or_default() += 1;
+            echo(stream);
+        })
+    });
+    let cpus: Vec<_> = sheafio_core::allowed_cpus().0.into_iter().take(2).collect();
+    let list = sheafio_core::CpuList(cpus.clone()).to_string();
+    let words = ["rr", "--json", "--duration", "1h", "--to", &one, "--to", &other];
+    let words =
+        [&words[..], &["--from", "127.0.0.2", "--from", "127.0.0.3"], &["--flows", "9", "--cores", &list]];
+    let running = Fwd::start_program(&netns, sheafio(), &words.concat());
+    running.wait_for_lines(1);
+    let names: Vec<_> = fs::read_dir(format!("/proc/{}/task", running.pid()))
+        .unwrap()
+        .map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap())
+        .collect();
+    for cpu in cpus {
+        assert!(names.contains(&format!("client-{cpu}\n")), "{names:?}");
+    }
+    let ended = running.end();
     assert_eq!((ended.code, &last(&ended)["flows"]), (Some(0), &9.into()), "{ended:?}");
+    // Dealt out over the servers first, then over the addresses.
+    let from =
+        |first, second| BTreeMap::from([([127, 0, 0, 2].into(), first), ([127, 0, 0, 3].into(), second)]);
+    assert_eq!(peers.map(|peers| peers.lock().unwrap().clone()), [from(3, 2), from(2, 2)]);
     // An address that is not this machine's.
     let ended = rr(&netns, &one, &["--from", "10.1.1.1", "--flows", "2"]);
     assert_wrong(&ended, &[("connect", 2)], "--from is no address of this machine");
@@ -202,10 +362,6 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     for (args, parts) in [
         (&["--to", "nowhere"][..], &["--to nowhere", "HOST:PORT"][..]),
         (&["--to", "127.0.0.1:0"], &["--to 127.0.0.1:0", "1 to 65535"]),
-        (
-            &["--to", "127.0.0.1:7", "--flows", "1000000"],
-            &["--flows 1000000", "open files", "ulimit -Hn", "several processes"],
-        ),
         (&["--to", "127.0.0.1:7", "--size", "0"], &["--size <BYTES>"]),
         (&["--to", "127.0.0.1:7", "--proto", "udp", "--size", "3841"], &["3841 bytes", "1 to 3840"]),
         (&["--to", "127.0.0.1:7", "--rate", "-1"], &["--rate <N>", "transactions/s"]),
@@ -224,6 +380,21 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     }
 }
 
+#[test]
+fn more_flows_than_open_files_are_refused() {
+    // On some machines a process may open a million.
+    let script = "ulimit -n 1000 && exec \"$0\" rr --to 127.0.0.1:7 --flows 1000";
+    let output =
+        Command::new("sh").args(["-c", script]).arg(sheafio()).stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), stderr.trim_end().lines().count()), (Some(2), 1), "{stderr}");
+    for part in
+        ["--flows 1000:", "open files", "limit is 1000", "935 or fewer", "ulimit -Hn", "several processes"]
+    {
+        assert!(stderr.contains(part), "no '{part}' in: {stderr}");
+    }
+}
+
 /// People see a line a second, and the result with its units.
 #[test]
 fn the_text_names_units_and_errors() {
@@ -234,13 +405,25 @@ fn the_text_names_units_and_errors() {
             thread::sleep(Duration::from_millis(1));
         }
     });
-    let program = sheafio();
-    let text =
-        netns.run(program.to_str().unwrap(), &["rr", "--to", &to, "--flows", "3", "--duration", "1200ms"]);
+    // Ended by hand, for on a busy machine no line may come in a given time.
+    let mut child = netns.enter(|| {
+        let mut command = Command::new(sheafio());
+        command.args(["rr", "--to", &to, "--flows", "3", "--duration", "1h"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+    });
+    let mut out = io::BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("\nt = ") {
+        assert!(out.read_line(&mut text).unwrap() > 0, "it has ended: {text}");
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    out.read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success(), "{text}");
     for part in [
         "rr: tcp to 127.0.0.1",
         "3 flow(s)",
-        "t = 1.0 s: 3 flows",
+        " s: 3 flows",
         "/s",
         "p99.9",
         " us",
@@ -249,4 +432,33 @@ fn the_text_names_units_and_errors() {
     ] {
         assert!(text.contains(part), "no '{part}' in:\n{text}");
     }
+}
+
+/// What a count means is said where it is shown, and what there is none of has no figure.
+#[test]
+fn the_text_says_what_its_counts_mean() {
+    let Some(netns) = loopback("the_text_says_what_its_counts_mean") else { return };
+    let text = |to: &str, args: &[&str]| {
+        let output = netns.enter(|| {
+            let mut command = Command::new(sheafio());
+            command.args(["rr", "--flows", "2", "--duration", "100ms", "--to", to]).args(args);
+            command.stdin(Stdio::null()).output().unwrap()
+        });
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // Answers that all come after the end: the first request of each flow is answered when the whole time is over.
+    let to = serve(&netns, |mut stream| {
+        while let Some(bytes) = request(&mut stream) {
+            thread::sleep(Duration::from_secs(2));
+            let _ = stream.write_all(&bytes);
+        }
+    });
+    let slow = text(&to, &["--rate", "100"]);
+    for part in
+        ["after the end 2 (answered once the time was over", "unsent        8 (were due, and waited", "p50 "]
+    {
+        assert!(slow.contains(part), "no '{part}' in:\n{slow}");
+    }
+    let refused = text("127.0.0.1:9", &[]);
+    assert!(refused.contains("latency       -\n"), "{refused}");
 }
