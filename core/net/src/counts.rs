@@ -69,6 +69,10 @@ counts! {
     OtherProtocol "other_protocol",
     /// Datagrams sent back.
     UdpEchoed "udp_echoed",
+    /// Bytes of payload that came in these datagrams.
+    UdpRxBytes "udp_rx_bytes",
+    /// Bytes of payload that they were answered with.
+    UdpTxBytes "udp_tx_bytes",
     /// UDP, with a length that is less than its header, or more than the packet has.
     BadUdpLength "bad_udp_length",
     /// UDP, with a checksum that is neither that of the datagram nor that of its pseudo header alone.

@@ -33,6 +33,7 @@ use sheafio_mempool::Frame;
 use smoltcp::wire::{EthernetAddress, IpProtocol};
 
 pub use addresses::{Address, AddressError};
+pub use udp::is_chatterer;
 
 use crate::{
     Count, Counts, Headers,
@@ -40,7 +41,7 @@ use crate::{
 };
 
 use self::{
-    addresses::Addresses, announce::Announcements, limits::Limits, neighbours::Neighbours, udp::Ports,
+    addresses::Addresses, announce::Announcements, limits::Limits, neighbours::Neighbours, udp::Service,
 };
 
 /// What a host is to be.
@@ -54,6 +55,11 @@ pub struct HostConfig {
     pub is_own: bool,
     /// The UDP ports that echo.
     pub udp_ports: Vec<u16>,
+    /// Bytes of the answer to each datagram: its first 64 ones (or all, if it has fewer), over and over; `None`: what came.
+    /// Up to what a packet of the link carries behind its IP and UDP headers, for nothing is sent in fragments. Packets
+    /// whose answer does not fit into a frame are dropped ([`Count::NoRoomInFrame`]); a datagram without bytes is answered
+    /// by one.
+    pub udp_response_bytes: Option<u16>,
     /// Whether pings are answered.
     pub icmp: bool,
     /// Whether this is the lcore that announces the addresses, if they are our own: one of those that share a port.
@@ -63,7 +69,15 @@ pub struct HostConfig {
 impl HostConfig {
     /// A host with addresses that it shares with the kernel, and nothing of its own but TCP.
     pub fn shared(mac: [u8; 6], addresses: Vec<Address>) -> Self {
-        Self { mac, addresses, is_own: false, udp_ports: Vec::new(), icmp: false, announces: false }
+        Self {
+            mac,
+            addresses,
+            is_own: false,
+            udp_ports: Vec::new(),
+            udp_response_bytes: None,
+            icmp: false,
+            announces: false,
+        }
     }
 }
 
@@ -84,7 +98,7 @@ pub struct Host {
     counts: Arc<Counts>,
     mac: EthernetAddress,
     addresses: Addresses,
-    ports: Ports,
+    udp: Service,
     is_own: bool,
     icmp: bool,
     // Cold: own addresses only.
@@ -105,7 +119,7 @@ impl Host {
             mac: EthernetAddress(config.mac),
             announcements: Announcements::new(config.is_own && config.announces, &addresses),
             addresses,
-            ports: Ports::new(&config.udp_ports),
+            udp: Service::new(&config.udp_ports, config.udp_response_bytes),
             is_own: config.is_own,
             icmp: config.icmp,
             neighbours: Neighbours::new(&config.addresses),
@@ -147,7 +161,7 @@ impl Host {
         let source = self.admit(&headers, frame)?;
         match (headers.protocol, headers.kind) {
             (IpProtocol::Tcp, _) => Ok(Outcome::Tcp(headers)),
-            (IpProtocol::Udp, _) => match udp::answer(&headers, frame, &self.ports, self.mac) {
+            (IpProtocol::Udp, _) => match self.udp.answer(&headers, frame, self.mac, &self.counts) {
                 Err(Count::PortNotServed) if self.is_own => self.refuse(&headers, frame, source, now_ns),
                 result => result,
             },

@@ -47,6 +47,7 @@ pub(crate) fn config(is_own: bool) -> HostConfig {
         addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
         is_own,
         udp_ports: vec![5000, 7],
+        udp_response_bytes: None,
         icmp: true,
         announces: is_own,
     }

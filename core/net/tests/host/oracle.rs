@@ -20,6 +20,12 @@ pub(crate) fn check(request: &[u8], outcome: &Outcome, before: Vec<u64>, after: 
         .collect();
     let is_conflict = changed.iter().any(|(count, _)| *count == Count::AddressConflict);
     changed.retain(|(count, _)| *count != Count::AddressConflict);
+    let is_bytes = |(count, _): &(Count, u64)| matches!(count, Count::UdpRxBytes | Count::UdpTxBytes);
+    let bytes: Vec<_> = changed.extract_if(.., |change| is_bytes(change)).collect();
+    assert!(
+        bytes.is_empty() || changed == [(Count::UdpEchoed, 1)],
+        "bytes of what was not answered: {bytes:?}"
+    );
     match outcome {
         Outcome::Tcp(_) => assert_eq!(changed, []),
         Outcome::Dropped(count) => assert_eq!(changed, [(*count, 1)]),
@@ -27,8 +33,20 @@ pub(crate) fn check(request: &[u8], outcome: &Outcome, before: Vec<u64>, after: 
             let [(count, 1)] = changed[..] else { panic!("counted as {changed:?}") };
             assert_eq!(is_conflict, count == Count::AddressDefended);
             check_answer(request, answer, count);
+            if count == Count::UdpEchoed {
+                let of = |count| bytes.iter().find(|(other, _)| *other == count).map_or(0, |(_, many)| *many);
+                let (came, went) = (payload_len(request), payload_len(answer));
+                assert_eq!((of(Count::UdpRxBytes), of(Count::UdpTxBytes)), (came, went));
+            }
         }
     }
+}
+
+/// Bytes of payload of a datagram, as its UDP header says.
+fn payload_len(packet: &[u8]) -> u64 {
+    let packet = SlicedPacket::from_ethernet(packet).expect("a datagram");
+    let Some(TransportSlice::Udp(udp)) = &packet.transport else { panic!("no datagram") };
+    u64::from(udp.length()) - 8
 }
 
 /// Checks an answer that counts by a name.

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use sheafio_net::Count;
+use sheafio_net::{Count, HostConfig};
 use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket, checksum};
 
 use crate::{
-    bench::{Bench, Outcome},
+    bench::{Bench, Outcome, config},
     packets::*,
 };
 
@@ -27,6 +27,33 @@ fn datagrams_of_all_lengths_come_back() {
             assert_eq!(udp.payload(), payload);
         }
     }
+}
+
+/// The rule of `sheafio echo --response-size`, here for packets with options, tags and padding as well.
+#[test]
+fn responses_have_the_size_that_is_asked_for() {
+    for bytes in [1, 5, 63, 64, 65, 1000, 1452] {
+        let config = |own| HostConfig { udp_response_bytes: Some(bytes), ..config(own) };
+        let mut bench = Bench::new(&config(false));
+        for len in [1, 5, 63, 64, 65, 1472] {
+            let payload: Vec<u8> = (0..len).map(|at| (at * 7 + len) as u8).collect();
+            let expected: Vec<u8> =
+                payload[..len.min(64)].iter().copied().cycle().take(usize::from(bytes)).collect();
+            let v4 = echo_v4(&payload);
+            let tags = [[0x81, 0, 0x20, 5]];
+            for packet in [v4.clone(), with_options(&v4, &[1; 40]), [&v4[..], &[0xaa; 17]].concat()] {
+                let answer = bench.send(&packet).answer();
+                let udp = UdpPacket::new_checked(&answer[V4..]).unwrap();
+                assert_eq!((udp.payload(), answer.len()), (&expected[..], V4 + 8 + usize::from(bytes)));
+                assert_eq!(bench.send(&with_tags(&packet, &tags)).answer(), with_tags(&answer, &tags));
+            }
+            let answer = bench.send(&echo_v6(&payload)).answer();
+            assert_eq!(UdpPacket::new_checked(&answer[V6..]).unwrap().payload(), expected);
+        }
+        assert_eq!(bench.send(&echo_v4(b"")).answer().len(), V4 + 8, "nothing has nothing to repeat");
+    }
+    let mut bench = Bench::new(&HostConfig { udp_response_bytes: Some(2000), ..config(false) });
+    assert_eq!(bench.send(&echo_v4(b"hello")), Outcome::Dropped(Count::NoRoomInFrame));
 }
 
 #[test]
