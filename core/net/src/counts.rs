@@ -154,6 +154,8 @@ counts! {
     CookieAccepted "tcp_cookie_accepted",
     /// Segments of no connection of ours; they were answered by a reset, unless they are one.
     NoFlow "tcp_no_flow",
+    /// Segments of no connection of this queue, which may be of another one's: they were not answered.
+    OtherQueue "tcp_other_queue",
     /// Segments without an acknowledgement in an open connection.
     NoAck "tcp_no_ack",
     /// Acknowledgements of what was never sent, or long ago (RFC 5961 section 5).

@@ -25,6 +25,11 @@ pub struct Config {
     /// Bytes of the largest IP packet, 576 to what a frame of the pool carries behind the kernel's headroom and the longest
     /// Ethernet header (278 bytes less than its size), 9,216 at most. Default 1,500.
     pub mtu: u16,
+    /// Whether other servers have connections of the same addresses and ports, as those of a port's other queues do. Then a
+    /// segment of no connection here may be of one there, brought by a packet hash that the peer or a switch has changed,
+    /// and a reset would end that: nothing but a SYN is refused, the rest is counted ([`Count::OtherQueue`](crate::Count)).
+    /// Default: no.
+    pub is_one_of_several: bool,
     /// The shortest retransmission timeout. RFC 6298 has a second, Linux 200 ms; a peer may keep an acknowledgement back
     /// for 40 ms (Linux), and a shorter timeout repeats its last response. Default 50 ms.
     pub min_rto_us: u32,
@@ -47,6 +52,7 @@ impl Default for Config {
             receive_bytes: 2048,
             send_bytes: 2048,
             mtu: 1500,
+            is_one_of_several: false,
             min_rto_us: 50_000,
             keepalive_us: 60_000_000,
             user_timeout_us: 60_000_000,
@@ -101,17 +107,25 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
+    /// The least [`Config::mtu`] in bytes, which every IPv4 host takes (RFC 791).
+    pub const LEAST_MTU: u16 = 576;
+
+    /// The largest [`Config::mtu`] in bytes, for frames of so many bytes.
+    pub fn largest_mtu(frame_bytes: u32) -> u16 {
+        let beside_packet = u32::from(XDP_HEADROOM_BYTES) + (ETHERNET_BYTES + 2 * VLAN_TAG_BYTES) as u32;
+        frame_bytes.saturating_sub(beside_packet).min(9216) as u16
+    }
+
     /// Checks each value by itself, for frames of so many bytes.
     pub(super) fn check(&self, frame_bytes: u32) -> Result<(), ConfigError> {
         const MOST: u64 = 1 << 20;
-        let beside_packet = u64::from(XDP_HEADROOM_BYTES) + (ETHERNET_BYTES + 2 * VLAN_TAG_BYTES) as u64;
-        let mtu_most = u64::from(frame_bytes).saturating_sub(beside_packet).min(9216);
+        let (mtu_least, mtu_most) = (u64::from(Self::LEAST_MTU), u64::from(Self::largest_mtu(frame_bytes)));
         let ranges = [
             ("max_flows", self.max_flows as u64, 1, MOST),
             ("backlog", self.backlog as u64, 1, MOST),
             ("receive_bytes", u64::from(self.receive_bytes), 1, MOST),
             ("send_bytes", u64::from(self.send_bytes), 1, MOST),
-            ("mtu", u64::from(self.mtu), 576, mtu_most),
+            ("mtu", u64::from(self.mtu), mtu_least, mtu_most),
             ("min_rto_us", u64::from(self.min_rto_us), 1000, 60_000_000),
             ("time_wait_us", self.time_wait_us, 0, 600_000_000),
             ("user_timeout_us", self.user_timeout_us, 1_000_000, u64::MAX >> 8),

@@ -217,7 +217,8 @@ impl<S: Server> Tcp<S> {
         false
     }
 
-    /// Answers a segment of no connection by a reset: section 3.10.7.1.
+    /// Answers a segment of no connection by a reset: section 3.10.7.1. Where others have connections too, a SYN alone:
+    /// what else comes may be of one of theirs.
     fn refuse(
         &mut self,
         path: &Path,
@@ -226,6 +227,9 @@ impl<S: Server> Tcp<S> {
         cache: &mut PoolCache,
         out: &mut Burst,
     ) {
+        if self.context.config.is_one_of_several && !segment.has(SYN) {
+            return self.context.counts.add(Count::OtherQueue);
+        }
         self.context.counts.add(Count::NoFlow);
         let (seq, ack, flags) = if segment.has(ACK) {
             (segment.ack, Seq(0), RST)
