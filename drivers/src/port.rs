@@ -15,6 +15,8 @@ pub struct Port {
     pub mode: String,
     /// Its Ethernet address.
     pub mac: [u8; 6],
+    /// Bytes of the largest IP packet that its link carried when it was opened (the MTU); `None` where there is no link.
+    pub mtu: Option<u32>,
     /// The NUMA node of its device, where there is one.
     pub numa_node: Option<u32>,
     /// What the user should know about how it was opened, a line each.

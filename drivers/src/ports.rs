@@ -54,6 +54,7 @@ impl Ports {
             name: format!("{kind}:{}", spec.name),
             mode: "in memory".to_owned(),
             mac: soft_mac(1, number),
+            mtu: None,
             numa_node: None,
             warnings: vec![],
             queues,

@@ -144,6 +144,7 @@ impl AfXdpPort {
             name: self.interface.name.clone(),
             mode,
             mac: self.interface.mac,
+            mtu: Some(self.interface.mtu),
             numa_node: interface_numa_node(&self.interface.name),
             warnings: self.warnings,
             queues: self

@@ -174,6 +174,7 @@ impl SimPort {
         crate::Port {
             mode: "simulated kernel".to_owned(),
             mac: soft_mac(3, number),
+            mtu: None,
             numa_node: None,
             warnings: vec![],
             queues: self
