@@ -62,11 +62,13 @@ fn two_queues_share_the_flows() {
         return sheafio_tests::skip("two_queues_share_the_flows", "there is one CPU");
     };
     let network = Network::with_queues(2);
-    // A veth has no hash of its own: its queue is the one that the sender chose. Linux chooses anew after a timeout, which
-    // no NIC on the way would let us see.
-    network.client.run("sysctl", &["-q", "-w", "net.core.txrehash=0"]);
-    let server =
-        network.echo_at("ve0,queues=2", &["--cores", &format!("{first},{second}"), "--ip", "10.0.0.9/24"]);
+    // A veth has no hash of its own: its queue is the one that the sender chose, and Linux chooses anew after a timeout. What
+    // then comes to the other queue's stack is not answered, and comes again.
+    network.client.run("sysctl", &["-q", "-w", "net.core.txrehash=1"]);
+    let server = network.echo_at(
+        "ve0,queues=2",
+        &["--udp", "7", "--cores", &format!("{first},{second}"), "--ip", "10.0.0.9/24"],
+    );
     let ended = network.rr(OWN, &["--flows", "200", "--size", "1000", "--duration", "1s"]);
     assert!(assert_well(&ended) >= 200);
     assert_well(&network.rr(OWN, &["--proto", "udp", "--flows", "200", "--duration", "500ms"]));
@@ -99,12 +101,71 @@ fn responses_may_be_larger_than_the_buffers() {
     let network = Network::new();
     for (request, response, flows) in [("100", "100000", "5"), ("5000", "1", "5"), ("3", "3000", "100")] {
         let server =
-            network.echo(&["--response-size", response, "--request-size", request, "--max-flows", "200"]);
+            network.echo_tcp(&["--response-size", response, "--request-size", request, "--max-flows", "200"]);
         let args = ["--flows", flows, "--size", request, "--response-size", response, "--duration", "500ms"];
         let transactions = assert_well(&network.rr(SHARED, &args));
         let last = server.end();
         assert_eq!(number(&last["transactions"]), transactions, "{last}");
         assert_eq!(number(&last["tx_bytes"]), transactions * response.parse::<u64>().unwrap(), "{last}");
+    }
+}
+
+/// Datagrams by the same rule, each answered by one; and counted as transactions, with TCP's.
+#[test]
+fn responses_of_udp_have_the_size_that_is_asked_for() {
+    if !can_make_networks("responses_of_udp_have_the_size_that_is_asked_for") {
+        return;
+    }
+    let network = Network::new();
+    for (size, response) in [(64, 100), (1000, 3), (1, 1452)] {
+        let (size_text, response_text) = (size.to_string(), response.to_string());
+        let server = network.echo(&["--response-size", &response_text, "--max-flows", "100"]);
+        let args = ["--flows", "20", "--size", &size_text, "--response-size", &response_text];
+        let args = [&args[..], &["--duration", "300ms"]].concat();
+        let mut transactions = 0;
+        for to in [SHARED, SHARED6] {
+            transactions += assert_well(&network.rr(to, &[&args[..], &["--proto", "udp"]].concat()));
+        }
+        let of_udp = transactions;
+        // A request of TCP's is a reception.
+        transactions += assert_well(&network.rr(SHARED, &args));
+        let last = server.end();
+        assert_eq!(count(&last, "udp_echoed"), of_udp, "{last}");
+        let value = |key: &str| number(&last[key]);
+        assert_eq!(value("transactions"), transactions, "{last}");
+        assert_eq!((value("rx_bytes"), value("tx_bytes")), (transactions * size, transactions * response));
+        assert!(
+            last["tps"].as_f64() > Some(0.0) && last["cycles_per_transaction"].as_f64() > Some(0.0),
+            "{last}"
+        );
+    }
+    // Nothing was done, so there is nothing to divide by.
+    let last = network.echo(&["--max-flows", "100"]).end();
+    assert_eq!(last["cycles_per_transaction"], 0.0, "{last}");
+}
+
+/// A tunnel's interface carries less than the client believes: both directions have to keep to that.
+#[test]
+fn segments_fit_into_the_mtu_of_the_interface() {
+    if !can_make_networks("segments_fit_into_the_mtu_of_the_interface") {
+        return;
+    }
+    for mtu in ["1300", "1700"] {
+        let network = Network::new();
+        network.server.ip(&["link", "set", "ve0", "mtu", mtu]);
+        // More than two segments, for no peer sends more than half of a window at once.
+        let server = network.echo(&["--max-flows", "10", "--buffer", "65536"]);
+        for (address, headers) in [(SHARED, 40), (SHARED6, 60)] {
+            let mut stream = network.connect(address);
+            // The client's own MTU is 1,500. Of each segment its kernel takes 12 bytes for timestamps.
+            let largest = mtu.parse::<u32>().unwrap().min(1500) - headers - 12;
+            let text = network.client.run("ss", &["--tcp", "--info", "--numeric", "--no-header"]);
+            assert!(text.contains(&format!(" mss:{largest} ")), "MTU {mtu}, {address}: {text}");
+            assert_echoes(&mut stream, &pattern(300_000));
+        }
+        server.wait_until_idle();
+        let last = server.end();
+        assert_eq!(count(&last, "tcp_timeouts"), 0, "{last}");
     }
 }
 
@@ -139,7 +200,7 @@ fn a_close_with_data_in_flight_leaves_nothing_behind() {
         return;
     }
     let network = Network::new();
-    let server = network.echo(&["--response-size", "50000", "--request-size", "5", "--max-flows", "200"]);
+    let server = network.echo_tcp(&["--response-size", "50000", "--request-size", "5", "--max-flows", "200"]);
     let mut streams: Vec<_> = (0..100).map(|_| network.connect(SHARED)).collect();
     for (stream, number) in streams.iter_mut().zip(0..) {
         stream.write_all(b"hello").unwrap();

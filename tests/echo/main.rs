@@ -103,15 +103,20 @@ impl Network {
 
     /// `sheafio echo` with TCP and UDP port 7 and more arguments, once it serves.
     fn echo(&self, args: &[&str]) -> Echo<'_> {
+        self.echo_tcp(&[&["--udp", "7"], args].concat())
+    }
+
+    /// The same without UDP, for responses that no datagram holds.
+    fn echo_tcp(&self, args: &[&str]) -> Echo<'_> {
         let cpus = sheafio_core::allowed_cpus();
         // Beside the client, which takes the first one.
         let cpu = cpus.0.last().expect("there is a CPU").to_string();
         self.echo_at("ve0", &[&["--cores", &cpu], args].concat())
     }
 
-    /// The same at any port of `ve0`, on CPUs that the arguments name.
+    /// `sheafio echo` with TCP port 7 at any port of `ve0`, on CPUs that the arguments name.
     fn echo_at(&self, port: &str, args: &[&str]) -> Echo<'_> {
-        let always = ["echo", "--json", "-p", port, "--tcp", "7", "--udp", "7", "--hugepages", "off"];
+        let always = ["echo", "--json", "-p", port, "--tcp", "7", "--hugepages", "off"];
         let words = [&always[..], &["--idle", "adaptive"], args].concat();
         let fwd = Fwd::start_program(&self.server, sheafio(), &words);
         fwd.wait_for_xdp(&self.server, "ve0");

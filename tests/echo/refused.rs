@@ -1,8 +1,10 @@
 //! Bad input: one line that names it and what is possible, and exit code 2.
 
+use std::net::{SocketAddrV6, TcpStream};
+
 use sheafio_tests::{Fwd, can_make_networks, run_sheafio, sheafio};
 
-use crate::Network;
+use crate::{Network, exchange};
 
 #[test]
 fn what_can_not_be_had_is_refused_in_one_line() {
@@ -31,7 +33,9 @@ fn what_can_not_be_had_is_refused_in_one_line() {
         (&["--tcp", "7,8,7"], &["--tcp: port 7 is named twice"]),
         (&["--udp", "0"], &["0 is not in 1..=65535"]),
         (&["--udp", "7,x"], &["'x'", "--udp <LIST>"]),
-        (&[], &["nothing to serve", "--tcp"]),
+        (&[], &["nothing to serve", "--tcp", "--icmp"]),
+        (&["--udp", "7", "--response-size", "1453"], &["--response-size 1453", "1452 bytes", "1 to 1452"]),
+        (&["--udp", "7", "--response-size", "1473", "--ip", "10.0.0.9/24"], &["1473", "1472 bytes", "IPv4"]),
         (&["--tcp", "7", "--ip", "10.0.0"], &["'10.0.0'", "10.0.0.2/24"]),
         (&["--tcp", "7", "--ip", "10.0.0.9/33"], &["'10.0.0.9/33'", "10.0.0.2/24"]),
         (&["--tcp", "7", "--ip", "10.0.0.255/24"], &["10.0.0.255/24", "broadcast address"]),
@@ -48,6 +52,14 @@ fn what_can_not_be_had_is_refused_in_one_line() {
         assert!(parts.iter().all(|part| line.contains(part)), "{args:?}: {line}");
     }
     assert!(!network.server.has_xdp("ve0"), "a program was left behind");
+
+    // Without a port, all that is missing is named at once.
+    let output = run_sheafio(&["echo"]);
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), line.trim_end().lines().count()), (Some(2), 1), "{line}");
+    for part in ["-p INTERFACE", "--tcp", "--udp", "--icmp", "--stack kernel"] {
+        assert!(line.contains(part), "{line}");
+    }
 
     let kernels = ["echo", "--stack", "kernel", "--tcp", "7"];
     for args in [&["--buffer", "4096"], &["--keepalive", "10s"]] {
@@ -73,4 +85,27 @@ fn an_interface_without_an_address_is_told_what_to_do() {
     for part in ["'ve0'", "no address to share", "ip address add", "--ip 10.0.0.2/24"] {
         assert!(line.contains(part), "{line}");
     }
+}
+
+/// Each interface gets one by itself, so an address was forgotten, most likely; but not certainly.
+#[test]
+fn an_interface_with_a_link_local_address_alone_is_served_with_a_warning() {
+    if !can_make_networks("an_interface_with_a_link_local_address_alone_is_served_with_a_warning") {
+        return;
+    }
+    let network = Network::new();
+    network.server.ip(&["addr", "flush", "dev", "ve0"]);
+    network.server.add_ipv6("ve0", "fe80::5/64");
+    let server = network.echo(&["--max-flows", "10"]);
+    server.fwd.wait_for_text("ve0: its only address is link-local", 1);
+    server.fwd.wait_for_text("fe80::5%INTERFACE", 1);
+    network.client.add_ipv6("ve1", "fe80::6/64");
+    let text = network.client.ip(&["-o", "link", "show", "dev", "ve1"]);
+    let link = text.split(':').next().unwrap().parse().unwrap();
+    let mut stream = network
+        .client
+        .enter(|| TcpStream::connect(SocketAddrV6::new("fe80::5".parse().unwrap(), 7, 0, link)).unwrap());
+    exchange(&mut stream, b"hello");
+    drop(stream);
+    server.end();
 }

@@ -208,7 +208,14 @@ impl EchoArgs {
     /// Refuses what the stack that was chosen can't do.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.tcp.is_empty() && self.udp.is_empty() && !self.icmp {
-            return Err("echo: nothing to serve; give --tcp PORTS, --udp PORTS".into());
+            let remedy = match self.stack {
+                Stack::User if self.ports.is_empty() => {
+                    "give -p INTERFACE, and --tcp PORTS, --udp PORTS or --icmp; or --stack kernel with --tcp or --udp"
+                }
+                Stack::User => "give --tcp PORTS, --udp PORTS or --icmp",
+                Stack::Kernel => "give --tcp PORTS or --udp PORTS",
+            };
+            return Err(format!("echo: nothing to serve; {remedy}").into());
         }
         for (name, ports) in [("--tcp", &self.tcp), ("--udp", &self.udp)] {
             let mut sorted = ports.clone();

@@ -29,6 +29,8 @@ pub(super) struct Served {
     pub(super) addresses: Vec<Address>,
     /// Whether they are ours alone, and not shared with the kernel.
     pub(super) is_own: bool,
+    /// What the user should know about them.
+    pub(super) warning: Option<String>,
 }
 
 impl Served {
@@ -42,7 +44,7 @@ impl Served {
             let addresses: Vec<_> =
                 addresses.collect::<Result<_, _>>().map_err(|error| format!("--ip: {error}"))?;
             refuse_those_of_the_kernel(&addresses)?;
-            return Ok(Self { addresses, is_own: true });
+            return Ok(Self { addresses, is_own: true, warning: None });
         }
         let Some(interface) = spec.interface() else {
             return Err(format!(
@@ -60,7 +62,8 @@ impl Served {
             )
             .into());
         }
-        Ok(Self { addresses, is_own: false })
+        let warning = of_link_local_ones(&addresses, &interface);
+        Ok(Self { addresses, is_own: false, warning })
     }
 
     /// Which packets come to us.
@@ -104,6 +107,19 @@ impl Served {
         let own = self.addresses.iter().filter(|_| self.is_own);
         own.filter_map(Address::group).collect()
     }
+}
+
+/// Says so if an interface has nothing but the link-local address that each gets by itself, for then an address was most
+/// likely forgotten.
+fn of_link_local_ones(addresses: &[Address], interface: &str) -> Option<String> {
+    let is_link_local =
+        |address: &Address| matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let first = addresses.first().filter(|_| addresses.iter().all(is_link_local))?;
+    Some(format!(
+        "{interface}: its only address is link-local, so it is reached from its own link alone, as {}%INTERFACE; for others give \
+         it one (ip address add 10.0.0.2/24 dev {interface}), or use an address of our own (--ip 10.0.0.2/24)",
+        first.ip()
+    ))
 }
 
 /// An address is ours alone or shared; whoever means the latter would lose everything else that the kernel has on it.

@@ -11,7 +11,10 @@ use sheafio_mempool::{Burst, Mempool, PoolCache};
 use sheafio_net::Stack;
 
 use super::{plan::Plan, report::Watch, server::Echo};
-use crate::{RaiseWhenDropped, echo::EchoArgs};
+use crate::{
+    Error, RaiseWhenDropped,
+    echo::{EchoArgs, no_thread},
+};
 
 /// How long connections are given to end in an orderly way.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -62,19 +65,19 @@ impl Service {
 /// A started lcore; it tells what became of the frames that its queues held.
 pub(super) type Running = thread::JoinHandle<Result<Closed, CoreError>>;
 
-/// Starts a thread for each lcore of the plan.
+/// Starts a thread for each lcore of the plan; ends those that run already if there can't be one more.
 pub(super) fn start(
     plan: Plan,
     args: &EchoArgs,
     pool: &'static Mempool,
-    stop: &Stop,
+    ends_all: &Stop,
     watch: &mut Watch,
-) -> Vec<Running> {
+) -> Result<Vec<Running>, Error> {
     let mut running = Vec::new();
     for (cpu, services) in plan.lcores {
         let counters = Arc::<LcoreCounters>::default();
         watch.add_lcore(cpu, counters.clone(), services.iter().map(|service| service.flows.clone()));
-        let (idle, duration, stop) = (args.idle.into(), args.duration, stop.clone());
+        let (idle, duration, stop) = (args.idle.into(), args.duration, ends_all.clone());
         let body = move || {
             // However this lcore ends, by its duration, an error or a panic, the others end too.
             let _ends_all = RaiseWhenDropped(stop.clone());
@@ -85,9 +88,16 @@ pub(super) fn start(
             serve(lcore, services, pool)
         };
         let thread = thread::Builder::new().name(format!("lcore-{cpu}"));
-        running.push(thread.spawn(body).expect("the process may start threads"));
+        match thread.spawn(body) {
+            Ok(started) => running.push(started),
+            Err(error) => {
+                ends_all.raise();
+                running.into_iter().for_each(|lcore| drop(lcore.join()));
+                return Err(no_thread(cpu, &error));
+            }
+        }
     }
-    running
+    Ok(running)
 }
 
 /// The life of an lcore: serve, end the connections, close the queues.

@@ -71,12 +71,13 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
     let printer = Printer::new(args.json);
     sizes.warnings.iter().chain(pool.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
     let of_ports = opened.iter().flat_map(|port| &port.warnings).chain(&missing_links);
+    let of_ports = of_ports.chain(served.iter().flat_map(|served| &served.warning));
     of_ports.for_each(|warning| eprintln!("warning: {warning}"));
-    if printer.start(args, pool, &opened, &served, &sizes).is_err() {
+    if printer.start(args, pool, &opened, &served, &plan.mtus, &sizes).is_err() {
         stop.raise(); // Nobody reads.
     }
 
-    let lcores = lcore::start(plan, args, pool, &stop, &mut watch);
+    let lcores = lcore::start(plan, args, pool, &stop, &mut watch)?;
     let start = Instant::now();
     let (mut next_look, mut next_print) = (start, start + PRINT_INTERVAL);
     let mut has_lost_all = false;

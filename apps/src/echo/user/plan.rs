@@ -30,6 +30,8 @@ pub(super) struct Sizes {
     pub(super) builder: MempoolBuilder,
     /// Connections at a time, in all queues.
     pub(super) flows: u64,
+    /// Of them, in each queue.
+    flows_a_queue: u64,
     /// Frames that rings, lcores and bursts may hold; the others are for connections.
     pub(super) reserved: u64,
     pub(super) queues: u64,
@@ -47,48 +49,85 @@ impl Sizes {
             frame_size: args.frame_size,
         };
         let mut size = size::decide(&mut sizes)?;
+        let queues = args.ports.iter().map(|spec| u64::from(spec.queues())).sum::<u64>().max(1);
         let frames_a_flow = config(args).frames_a_flow(args.frame_size);
-        let carried =
-            |size: &size::Size| size.plan.frames.saturating_sub(size.plan.least_frames()) / frames_a_flow;
-        let flows = args.max_flows.map_or_else(
-            || if args.frames.is_none() { DEFAULT_FLOWS } else { carried(&size).clamp(1, DEFAULT_FLOWS) },
-            u64::from,
-        );
-        if args.frames.is_none() && carried(&size) < flows {
-            let least = size.plan.least_frames() + flows * frames_a_flow;
+        // Each queue has frames and connections of its own: what can't be divided is nobody's.
+        let carried = |size: &size::Size| {
+            size.plan.frames.saturating_sub(size.plan.least_frames()) / queues / frames_a_flow
+        };
+        let flows_a_queue = match args.max_flows {
+            Some(asked) => u64::from(asked).div_ceil(queues),
+            None if args.frames.is_none() => (DEFAULT_FLOWS / queues).max(1),
+            None => carried(&size).clamp(1, (DEFAULT_FLOWS / queues).max(1)),
+        };
+        let enough = |size: &size::Size| {
+            (size.plan.least_frames() + flows_a_queue * queues * frames_a_flow).next_power_of_two()
+        };
+        if args.frames.is_none() && carried(&size) < flows_a_queue {
             sizes.ports.clone_from(&args.ports);
-            sizes.frames = Some(least.next_power_of_two());
+            sizes.frames = Some(enough(&size));
             size = size::decide(&mut sizes)?;
         }
+        let flows = args.max_flows.map_or(flows_a_queue * queues, u64::from);
         let (frames, reserved) = (size.plan.frames, size.plan.least_frames());
-        if carried(&size) < flows {
-            let (asked, most) = (if args.max_flows.is_some() { "--max-flows " } else { "" }, carried(&size));
+        if carried(&size) < flows_a_queue {
+            let (asked, most) =
+                (if args.max_flows.is_some() { "--max-flows " } else { "" }, carried(&size) * queues);
             return Err(format!(
                 "{asked}{flows}: each flow may hold {frames_a_flow} frames, and of the pool's {frames} rings and lcores may \
                  hold {reserved}; allowed: up to {most}. Use --frames {}, or fewer flows",
-                (reserved + flows * frames_a_flow).next_power_of_two()
+                enough(&size)
             )
             .into());
         }
-        let queues = sizes.ports.iter().map(|spec| u64::from(spec.queues())).sum();
         Ok(Self {
             ports: sizes.ports,
             cpus: size.cpus,
             builder: size.builder,
             flows,
+            flows_a_queue,
             reserved,
             queues,
             warnings: size.warnings,
         })
     }
-
-    /// Connections of each queue.
-    pub(super) fn flows_a_queue(&self) -> u64 {
-        self.flows.div_ceil(self.queues)
-    }
 }
 
-/// What TCP is asked for, but for the number of connections.
+/// Bytes of the largest IP packet of a port: what its link carries, as far as a frame holds that.
+fn mtu(port: &Port, frame_bytes: u32) -> Result<u16, Error> {
+    let Some(link) = port.mtu else { return Ok(Config::default().mtu) };
+    if link < u32::from(Config::LEAST_MTU) {
+        return Err(format!(
+            "port '{}': MTU {link}; allowed: {} or more, which every host has to take. Raise it: ip link set dev {} mtu 1500",
+            port.name,
+            Config::LEAST_MTU,
+            port.name
+        )
+        .into());
+    }
+    Ok(link.min(u32::from(Config::largest_mtu(frame_bytes))) as u16)
+}
+
+/// How large answers to datagrams are, if they are not what came: each has to fit into one packet.
+fn udp_response_bytes(args: &EchoArgs, served: &Served, port: &Port, mtu: u16) -> Result<Option<u16>, Error> {
+    let Some(asked) = args.response_size.filter(|_| !args.udp.is_empty()) else { return Ok(None) };
+    let is_ipv6 = served.addresses.iter().any(|address| address.ip().is_ipv6());
+    // The headers of IP (RFC 791, RFC 8200) and of UDP (RFC 768).
+    let most = mtu - if is_ipv6 { 40 } else { 20 } - 8;
+    let fits = u16::try_from(asked).ok().filter(|asked| *asked <= most);
+    let bytes = fits.ok_or_else(|| {
+        format!(
+            "--response-size {asked}: a datagram of port '{}' has room for {most} bytes over {}, in a packet of {mtu} and frames \
+             of {}; allowed with --udp: 1 to {most}",
+            port.name,
+            if is_ipv6 { "IPv6" } else { "IPv4" },
+            args.frame_size
+        )
+    })?;
+    Ok(Some(bytes))
+}
+
+/// What TCP is asked for, but for the number of connections and the MTU.
 fn config(args: &EchoArgs) -> Config {
     let default = Config::default();
     Config {
@@ -102,6 +141,8 @@ fn config(args: &EchoArgs) -> Config {
 
 /// The work of each lcore.
 pub(super) struct Plan {
+    /// Bytes of the largest IP packet of each port.
+    pub(super) mtus: Vec<u16>,
     pub(super) lcores: Vec<(u32, Vec<Service>)>,
 }
 
@@ -115,7 +156,12 @@ pub(super) fn deal_out(
     pool: &'static Mempool,
 ) -> Result<Plan, Error> {
     let mut lcores: Vec<_> = sizes.cpus.0.iter().map(|cpu| (*cpu, Vec::new())).collect();
+    let mut mtus = Vec::new();
     for (port, served) in ports.iter_mut().zip(served) {
+        let mtu = mtu(port, args.frame_size)?;
+        mtus.push(mtu);
+        let served_by = port.queues.len();
+        let udp_response_bytes = udp_response_bytes(args, served, port, mtu)?;
         for (number, queue) in std::mem::take(&mut port.queues).into_iter().enumerate() {
             let counts = Arc::<Counts>::default();
             let transactions = Arc::<Transactions>::default();
@@ -124,10 +170,16 @@ pub(super) fn deal_out(
                 addresses: served.addresses.clone(),
                 is_own: served.is_own,
                 udp_ports: args.udp.clone(),
+                udp_response_bytes,
                 icmp: args.icmp,
                 announces: number == 0,
             };
-            let config = Config { max_flows: sizes.flows_a_queue() as usize, ..config(args) };
+            let config = Config {
+                max_flows: sizes.flows_a_queue as usize,
+                mtu,
+                is_one_of_several: served_by > 1,
+                ..config(args)
+            };
             let frames = (u64::from(pool.frames()) - sizes.reserved) / sizes.queues;
             let tcp = Tcp::new(
                 config,
@@ -144,13 +196,43 @@ pub(super) fn deal_out(
         }
     }
     lcores.retain(|(_, services)| !services.is_empty());
-    Ok(Plan { lcores })
+    Ok(Plan { mtus, lcores })
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
-    use crate::echo::response::Request;
+    use crate::{
+        cli::{Cli, Command},
+        echo::response::Request,
+    };
+
+    /// Each queue gets as many connections as its share of the frames carries, for numbers that can't be divided too.
+    #[test]
+    fn connections_fit_into_the_frames_of_their_queue() {
+        for queues in 1..=6 {
+            for frames in [2000, 2001, 2004, 4000, 16_384] {
+                let port = format!("null:0,queues={queues}");
+                let words = ["sheafio", "echo", "-p", &port, "--tcp", "7", "--frames", &frames.to_string()];
+                let Command::Echo(args) = Cli::try_parse_from(words).unwrap().command else { panic!("echo") };
+                let sizes = Sizes::decide(&args).unwrap();
+                let share = (frames - sizes.reserved) / sizes.queues;
+                let held = sizes.flows_a_queue * config(&args).frames_a_flow(2048);
+                assert!(held <= share, "{queues} queues, {frames} frames: {held} of {share}");
+                assert_eq!(sizes.flows, sizes.flows_a_queue * queues);
+                // And not fewer than could be, but for the default.
+                assert!(held + 2 > share || sizes.flows_a_queue == DEFAULT_FLOWS / queues);
+                // Named, they are refused if they do not fit.
+                let more = EchoArgs { max_flows: Some(sizes.flows as u32 + 1), ..args.clone() };
+                let fits = (sizes.flows + 1).div_ceil(queues) * 2 <= share;
+                assert_eq!(Sizes::decide(&more).is_ok(), fits, "{queues} queues, {frames} frames");
+                let all = EchoArgs { max_flows: Some(sizes.flows as u32), ..args };
+                assert!(Sizes::decide(&all).is_ok());
+            }
+        }
+    }
 
     #[test]
     fn a_flow_takes_less_than_5_kib() {

@@ -41,6 +41,13 @@ impl Gauges {
         Self { counts, transactions, flows: AtomicU64::new(0), half_open: AtomicU64::new(0) }
     }
 
+    /// Requests answered, bytes received, and bytes written, by TCP and UDP.
+    fn totals(&self) -> [u64; 3] {
+        let [done, rx_bytes, tx_bytes] = self.transactions.totals();
+        let udp = |count| self.counts.get(count);
+        [done + udp(Count::UdpEchoed), rx_bytes + udp(Count::UdpRxBytes), tx_bytes + udp(Count::UdpTxBytes)]
+    }
+
     /// Only the lcore calls this.
     #[inline]
     pub(super) fn set<S: Server>(&self, tcp: &Tcp<S>) {
@@ -136,7 +143,7 @@ impl Watch {
     fn view(&mut self, fwd: FwdView, now: Instant, interval: Duration) -> View {
         let mut totals = [0; 3];
         for stack in &self.stacks {
-            for (sum, more) in totals.iter_mut().zip(stack.transactions.totals()) {
+            for (sum, more) in totals.iter_mut().zip(stack.totals()) {
                 *sum += more;
             }
         }
@@ -154,7 +161,11 @@ impl Watch {
             half_open: sum(|stack| &stack.half_open),
             tps: (rate(0) * 10.0).round() / 10.0,
             transactions: totals[0],
-            cycles_per_transaction: ((busy_cycles - last.busy_cycles) as f64 / since(0).max(1.0)).round(),
+            cycles_per_transaction: if since(0) > 0.0 {
+                ((busy_cycles - last.busy_cycles) as f64 / since(0)).round()
+            } else {
+                0.0
+            },
             rx_bytes: totals[1],
             tx_bytes: totals[2],
             counts: Count::ALL.iter().map(|each| (each.name().to_owned(), count(*each).into())).collect(),
@@ -182,6 +193,7 @@ impl Printer {
         pool: &Mempool,
         ports: &[Port],
         served: &[Served],
+        mtus: &[u16],
         sizes: &Sizes,
     ) -> io::Result<()> {
         if self.json {
@@ -197,14 +209,15 @@ impl Printer {
             pool.geometry().frame_bytes(),
             grouped(sizes.flows),
         )?;
-        for (number, (port, served)) in ports.iter().zip(served).enumerate() {
+        for (number, ((port, served), mtu)) in ports.iter().zip(served).zip(mtus).enumerate() {
             let addresses: Vec<_> = served.addresses.iter().map(ToString::to_string).collect();
             let whose = if served.is_own { "of our own" } else { "shared with the kernel" };
             writeln!(
                 out,
-                "port {number}: {}: {}; addresses {whose}: {}",
+                "port {number}: {}: {}; IP packets of up to {} bytes; addresses {whose}: {}",
                 port.name,
                 port.mode,
+                mtu,
                 addresses.join(" ")
             )?;
         }
