@@ -42,12 +42,12 @@ pub(crate) struct SizeArgs {
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub(crate) cores: Option<CpuList>,
 
-    /// Most packets in a burst
+    /// Most packets in a burst, 1 to 256
     #[arg(long, value_name = "N", default_value_t = Burst::DEFAULT_LIMIT as u64,
           value_parser = clap::value_parser!(u64).range(1..=Burst::MAX as u64))]
     pub(crate) burst: u64,
 
-    /// Frames of the pool, shared by all ports [default: 16384, or the next power of two that is enough for
+    /// Frames of the pool, shared by all ports, up to 1073741824 [default: 16384, or the next power of two that is enough for
     /// the rings]; rings that are not given get as long as the frames allow
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = frames)]
     pub(crate) frames: Option<u64>,
@@ -216,7 +216,7 @@ impl From<HugepagesArg> for Hugepages {
 pub(crate) enum Idle {
     /// Poll on
     Spin,
-    /// Sleep in poll(2) after 1000 empty polls
+    /// Wait after 1000 empty polls until something comes: in poll(2), or for kernel sockets in io_uring_enter(2)
     Adaptive,
 }
 
@@ -238,7 +238,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn frames(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "allowed: a whole number from 1 to 1073741824".to_owned())
+    let frames = text.parse().ok().filter(|frames| (1..=1 << 30).contains(frames));
+    frames.ok_or_else(|| "allowed: a whole number from 1 to 1073741824".to_owned())
 }
 
 fn packets(text: &str) -> Result<u64, String> {
@@ -284,6 +285,8 @@ mod tests {
             (vec!["fwd", "-p", "null:0", "--packets", "0"], "'0'", "--packets <N>"),
             (vec!["fwd", "-p", "null:0", "--jsn"], "'--jsn'", "'--json'"),
             (vec!["pool", "-p", "null:0", "--frames", "many"], "'many'", "--frames <N>"),
+            (vec!["fwd", "-p", "null:0", "--frames", "0"], "'0'", "from 1 to 1073741824"),
+            (vec!["echo", "--frames", "1073741825"], "'1073741825'", "from 1 to 1073741824"),
             (vec!["pool", "-p", "null:0", "--mode", "io"], "'--mode'", ""),
             (vec!["forward"], "'forward'", ""),
         ] {

@@ -8,6 +8,7 @@ use std::{net::IpAddr, str::FromStr, time::Duration};
 use clap::{Args, ValueEnum};
 use sheafio_core::CpuList;
 use sheafio_drivers::PortSpec;
+use sheafio_net::Count;
 
 use super::response::Responder;
 use crate::{
@@ -20,7 +21,7 @@ pub(crate) const REPEATED_BYTES: usize = 64;
 
 /// Answers requests on TCP and UDP ports, each with its own bytes or with --response-size of them.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = after_help())]
 pub(crate) struct EchoArgs {
     /// Whose TCP/IP it is: our own over AF_XDP ports, or the kernel's, by io_uring
     #[arg(long, value_enum, default_value = "user")]
@@ -49,28 +50,28 @@ pub(crate) struct EchoArgs {
     #[arg(long = "ip", value_name = "ADDRESS")]
     pub(crate) addresses: Vec<IpSpec>,
 
-    /// Answer each request with this many bytes instead of its own: its first 64 (or all, if it has fewer), over and
-    /// over
+    /// Answer each request with this many bytes instead of its own, 1 to 1073741824 (by UDP, as many as one datagram holds):
+    /// its first 64 (or all, if it has fewer), over and over
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub(crate) response_size: Option<u32>,
 
-    /// Bytes of a request on TCP, for --response-size [default: whatever comes in one reception]
+    /// Bytes of a request on TCP, for --response-size, 1 to 1073741824 [default: whatever comes in one reception]
     #[arg(long, value_name = "BYTES", requires = "response_size",
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub(crate) request_size: Option<u32>,
 
-    /// Most TCP connections at a time; further ones are not answered (stack user) or closed at once (stack kernel)
-    /// [default: 16384, or as many as --frames carry; stack kernel: as there can be]
+    /// Most TCP connections at a time, 1 to 1048576; further ones are not answered (stack user) or closed at once (stack
+    /// kernel) [default: 16384, or as many as --frames carry; stack kernel: or as the limit of open files allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) max_flows: Option<u32>,
 
-    /// (stack user) Bytes of a TCP connection that may wait in each direction, rounded up to whole frames: what a client may
+    /// (stack user) Bytes of a TCP connection that may wait in each direction, 1 to 1048576, rounded up to whole frames: what a client may
     /// send ahead, and what it may leave unacknowledged [default: one frame]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) buffer: Option<u32>,
 
     /// (stack user) Ask a TCP client that has been silent for so long whether it is still there, five times in half as long
-    /// again, and give it up if it does not answer [default: 60s]
+    /// again, and give it up if it does not answer; from 100ms on [default: 60s]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = duration)]
     pub(crate) keepalive: Option<Duration>,
 
@@ -78,7 +79,8 @@ pub(crate) struct EchoArgs {
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub(crate) cores: Option<CpuList>,
 
-    /// Frames of the pool [default: as many as are enough, 16384 at least]
+    /// Frames of the pool, up to 1073741824 (stack kernel: from 64 for each lcore to 16777215) [default: as many as are
+    /// enough, 16384 at least]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = frames)]
     pub(crate) frames: Option<u64>,
 
@@ -103,6 +105,30 @@ pub(crate) struct EchoArgs {
     pub(crate) json: bool,
 }
 
+/// Columns of help that follows the options.
+const HELP_COLUMNS: usize = 120;
+
+/// What follows the options: what is done, printed and counted.
+fn after_help() -> String {
+    let mut text = AFTER_HELP.to_owned();
+    text.push_str("\n\nCounts of stack user by their names, in packets unless it is said of what:\n");
+    for count in Count::ALL {
+        let mut line = format!("  {:<24}", count.name());
+        for word in count.meaning().split_whitespace() {
+            if line.chars().count() + 1 + word.chars().count() > HELP_COLUMNS {
+                text.push_str(&line);
+                line = format!("\n  {:<24}", "");
+            }
+            line.push(' ');
+            line.push_str(word);
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
 /// The shortest time after which a silent client is asked: probes are a tenth of it apart, and timers tick each
 /// millisecond.
 const LEAST_KEEPALIVE: Duration = Duration::from_millis(100);
@@ -117,7 +143,8 @@ Stack user, without --ip: the addresses of the interface are shared with the ker
 come to us (IPv4 pings too, with --icmp): ARP, ND and every other port stay with it. With --ip the addresses are ours alone:
 ARP, ND, pings (--icmp) and closed UDP ports are answered by us. Answers go to the MAC that asked, with its VLAN tags. A flow
 stays on its RX queue, and each queue has an equal share of --max-flows; a flow may hold two frames of the pool, or as many as
---buffer takes in both directions.
+--buffer takes in both directions. Packets are as large as the interface's MTU at the start and a frame allow. With several
+queues, what comes of no known connection is not reset (tcp_other_queue): it may be another queue's.
 
 Exit code: 0; 1 if frames were lost in the end, or the kernel has no io_uring for us (stack kernel); 2 if it could not start
 as asked.
@@ -125,10 +152,10 @@ as asked.
 With --json (stack user), one object a second and a last one with \"final\": true:
   flows, half_open  TCP connections now, and those that are being opened
   tps               transactions/s in this second (final: over the whole run)
-  transactions      total: requests answered as a whole (without --response-size: receptions)
-  cycles_per_transaction   of all lcores, in polls with work
+  transactions      total: requests answered as a whole (without --response-size: receptions), and datagrams answered
+  cycles_per_transaction   of all lcores, in polls with work; 0 if there were no transactions
   rx_bytes, tx_bytes   totals, of payload
-  counts            totals of what became of packets and connections, by name
+  counts            totals of what became of packets and connections, by name (see below)
   t_s, ports[], lcores[], pool   as of sheafio fwd
   conserved         (final) whether every frame is home or retired
 
@@ -136,17 +163,19 @@ With --json (stack kernel), one object a second and a last one with \"final\": t
   t_s               seconds since the start
   flows             TCP connections now
   tps               transactions/s in this second (final: over the whole run)
-  transactions      total: requests answered as a whole (without --response-size: receptions)
+  transactions      total: requests answered as a whole (without --response-size: receptions), and datagrams answered
   rx_bytes, tx_bytes   totals, of payload
   accepted, closed  connections, totals
   drops             totals by reason:
     flows_refused     connections closed at once, for --max-flows
     resets            connections that ended by a reset
-    cut               connections that we ended, at the end, before their client did
-    accept_errors, receive_errors, send_errors   other failures of the kernel's
-    no_buffer         receptions that waited for a frame
+    cut               connections that we reset, at the end, before their client had everything or ended them
+    accept_errors, receive_errors, send_errors   other failures of the kernel's, such as no file left on the machine
+    no_buffer         times that a reception or a response waited for a frame
     udp_too_large     datagrams that do not fit into a frame
-    udp_loop          datagrams from a port that would be answered by an echo server: one of ours, or 7
+    udp_loop          datagrams from a port whose service would answer the answer: one of ours, 7, 13, 17 or 19
+    udp_group         datagrams to many: to a broadcast address or a multicast group
+    udp_port_zero     datagrams from port 0, which want no answer
     udp_send_errors   answers that the kernel refused
   lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_transaction
   pool              as of sheafio fwd; rings: receive buffers and frames that the kernel sends from
@@ -260,6 +289,18 @@ impl EchoArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_count_is_explained_in_help() {
+        let text = after_help();
+        for count in Count::ALL {
+            let line = text.lines().find(|line| line.trim_start().starts_with(&format!("{} ", count.name())));
+            assert!(line.is_some_and(|line| line.len() > 30), "{count:?}");
+        }
+        let lines = text.lines().skip_while(|line| !line.starts_with("Counts of stack user")).skip(1);
+        assert!(lines.clone().all(|line| line.chars().count() <= HELP_COLUMNS), "{text}");
+        assert!(lines.count() >= Count::ALL.len());
+    }
 
     #[test]
     fn addresses_are_read_with_and_without_prefix() {

@@ -7,11 +7,11 @@ use sheafio_mempool::sync::{AtomicU64, Ordering, add};
 
 /// Defines the counters with the names that tables and JSON show.
 macro_rules! counts {
-    ($($(#[$doc:meta])* $variant:ident $name:literal,)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:literal,)*) => {
         /// What a counter counts: packets, unless its text says otherwise.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Count {
-            $($(#[$doc])* $variant,)*
+            $($(#[doc = $doc])* $variant,)*
         }
 
         impl Count {
@@ -22,6 +22,13 @@ macro_rules! counts {
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
+                }
+            }
+
+            /// What it counts, in words, for people.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$variant => concat!($($doc),*).trim_ascii(),)*
                 }
             }
         }
