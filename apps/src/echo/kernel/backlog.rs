@@ -1,7 +1,8 @@
 //! Frames that wait, in a queue for each flow.
 //!
-//! Owns: the frames in the queues. Never does: allocate once it is made, look for a frame. Invariant: every place is in
-//! one queue or free; there are as many places as frames in the pool, so there is always a free one.
+//! Owns: the frames in the queues. Never does: allocate once it is made, touch a place before it is needed, look for a frame.
+//! Invariant: every place is in one queue or free; there can be as many places as frames in the pool, so there is always
+//! one.
 //!
 //! ```text
 //!   Chain { first, last, len }  of a flow
@@ -40,16 +41,16 @@ struct Place {
 
 /// The places of all queues of an lcore.
 pub(super) struct Backlog {
-    places: Box<[Place]>,
+    /// As many as were ever needed at a time; it has room for all.
+    places: Vec<Place>,
+    /// The first place that is free again; each leads to the next one.
     free: u32,
     waiting: usize,
 }
 
 impl Backlog {
     pub(super) fn new(frames: u32) -> Self {
-        // Each free place leads to the one behind it.
-        let place = |at| Place { frame: None, next: if at + 1 == frames { NONE } else { at + 1 } };
-        Self { places: (0..frames).map(place).collect(), free: 0, waiting: 0 }
+        Self { places: Vec::with_capacity(frames as usize), free: NONE, waiting: 0 }
     }
 
     /// All frames that wait.
@@ -91,11 +92,16 @@ impl Backlog {
     }
 
     fn put(&mut self, frame: Frame, next: u32) -> u32 {
+        self.waiting += 1;
+        if self.free == NONE {
+            debug_assert!(self.places.len() < self.places.capacity(), "there are as many places as frames");
+            self.places.push(Place { frame: Some(frame), next });
+            return self.places.len() as u32 - 1;
+        }
         let at = self.free;
         let place = &mut self.places[at as usize];
         self.free = std::mem::replace(&mut place.next, next);
         place.frame = Some(frame);
-        self.waiting += 1;
         at
     }
 }
