@@ -55,8 +55,18 @@ impl Refusal<'_> {
     /// If it can't be started.
     #[must_use]
     pub fn start_command(&self, netns: &crate::Netns, words: &[&str]) -> Fwd {
+        let program = crate::sheafio();
+        self.start_program(netns, &[&[program.to_str().expect("the path is UTF-8")], words].concat())
+    }
+
+    /// Starts any program, by its words, the same way.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn start_program(&self, netns: &crate::Netns, words: &[&str]) -> Fwd {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &netns.name]).arg(crate::sheafio()).args(words);
+        command.args(["netns", "exec", &netns.name]).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Fwd::watch(self.refuse_to(&mut command).spawn().expect("ip can be started"))
     }

@@ -25,6 +25,12 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
+/// Whether the kernel makes rings for some alone, by a right that is to be kept until they are made.
+pub(crate) fn is_for_few() -> bool {
+    // Kernels without the sysctl (before 6.6) make them for all.
+    fs::read_to_string(SYSCTL).is_ok_and(|value| value.trim() == "1")
+}
+
 /// Whether a process's status (proc_pid_status(5)) says that a seccomp filter is in force.
 fn has_filter(status: &str) -> bool {
     let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));

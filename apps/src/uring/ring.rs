@@ -1,7 +1,8 @@
 //! `Ring`: an io_uring of one thread, and the frames that the kernel sends from.
 //!
 //! Owns: the ring, its table of files, its receive buffers, and each frame from `send` until the completion of that
-//! operation. Never does: more than one system call in a turn, unless the submission ring is full; allocate in one.
+//! operation. Never does: more than one system call in a turn, unless the submission ring is full or `rest` has the loop
+//! wait; allocate in one.
 //! Invariant: an operation that reads or writes a frame holds it here, so no one else can touch or free it meanwhile.
 //!
 //! What the kernel carries through an operation, its user data:
@@ -23,8 +24,9 @@ use sheafio_core::Closed;
 use sheafio_mempool::{Frame, PoolCache};
 
 use super::{
-    DATAGRAM_HEADER_BYTES, DATAGRAM_NAME_BYTES, DATAGRAM_START, DatagramHeader, Refused,
+    Refused,
     buffers::{Buffers, GROUP},
+    datagram::{CONTROL_BYTES, NAME_BYTES, write_message},
     sending::Sending,
 };
 
@@ -51,12 +53,13 @@ pub(crate) enum Kind {
     Send,
     SendDatagram,
     Shutdown,
+    Reset,
     Close,
     Cancel,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Accept,
         Self::Connect,
         Self::Receive,
@@ -64,6 +67,7 @@ impl Kind {
         Self::Send,
         Self::SendDatagram,
         Self::Shutdown,
+        Self::Reset,
         Self::Close,
         Self::Cancel,
     ];
@@ -109,8 +113,8 @@ pub(crate) struct Ring {
     seen: usize,
     /// Operations whose last completion was not looked at yet.
     open: usize,
-    /// Says that datagrams come with their sender's address and without control data. Never freed: the kernel reads it
-    /// when it takes the operation up.
+    /// Says that datagrams come with their sender's address, and with control data. Never freed: the kernel reads it when
+    /// it takes the operation up.
     message: &'static libc::msghdr,
 }
 
@@ -129,7 +133,8 @@ impl Ring {
         }
         // SAFETY: all its fields are integers and pointers, of which zero is valid.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_namelen = DATAGRAM_NAME_BYTES as u32;
+        message.msg_namelen = NAME_BYTES as u32;
+        message.msg_controllen = CONTROL_BYTES as _;
         Ok(Self {
             kernel: ring,
             buffers,
@@ -198,7 +203,7 @@ impl Ring {
         unsafe { self.push(entry, Operation::new(Kind::Receive, 0, number)) }
     }
 
-    /// Receives datagrams, each with what [`DatagramHeader`] reads in front, until a completion says that none follows.
+    /// Receives datagrams, each with what [`DatagramHeader`](super::DatagramHeader) reads in front, until a completion says that none follows.
     pub(crate) fn receive_datagrams(&mut self, socket: BorrowedFd<'_>, number: u32) -> Operation {
         let fd = types::Fd(socket.as_raw_fd());
         let entry = opcode::RecvMsgMulti::new(fd, self.message, GROUP).build();
@@ -228,24 +233,18 @@ impl Ring {
         unsafe { self.push(entry, Operation::new(Kind::Send, place, number)) }
     }
 
-    /// Sends a datagram back to where it came from. The frame is as a datagram was received into it, with other bytes
-    /// behind its header if so wished; it comes back with the completion.
+    /// Sends a datagram back to where it came from, from the address that it was sent to. The frame is as a datagram was
+    /// received into it, with other bytes behind its header if so wished; it comes back with the completion.
     ///
     /// # Panics
     /// If the frame is not one that a datagram was received into.
     #[inline]
-    pub(crate) fn send_back(&mut self, socket: BorrowedFd<'_>, frame: Frame, number: u32) -> Operation {
-        let header = DatagramHeader::read(&frame).expect("a datagram was received into this frame");
-        let fd = types::Fd(socket.as_raw_fd());
-        let (name, datagram) =
-            frame[DATAGRAM_HEADER_BYTES..].split_at(DATAGRAM_START - DATAGRAM_HEADER_BYTES);
-        let entry = opcode::Send::new(fd, datagram.as_ptr(), datagram.len() as u32)
-            .dest_addr(name.as_ptr().cast())
-            .dest_addr_len(header.name_len as u32)
-            .build();
+    pub(crate) fn send_back(&mut self, socket: BorrowedFd<'_>, mut frame: Frame, number: u32) -> Operation {
+        write_message(&mut frame);
+        let entry = opcode::SendMsg::new(types::Fd(socket.as_raw_fd()), frame.as_ptr().cast()).build();
         let place = self.sending.put(frame);
-        // SAFETY: address and datagram lie in the frame, which is held in `sending` until the operation has completed;
-        // `read` has checked that the address fits.
+        // SAFETY: the message and all that it leads to lie in the frame, as `write_message` has left it, which is held in
+        // `sending` until the operation has completed.
         unsafe { self.push(entry, Operation::new(Kind::SendDatagram, place, number)) }
     }
 
@@ -254,6 +253,16 @@ impl Ring {
         let entry = opcode::Shutdown::new(types::Fixed(slot), libc::SHUT_WR).build();
         // SAFETY: the operation names no memory.
         unsafe { self.push(entry, Operation::new(Kind::Shutdown, 0, number)) }
+    }
+
+    /// Ends an accepted connection by a reset, whatever was sent by then: connect(2) to no address dissolves it. Unlike
+    /// SO_LINGER, it can be asked of a socket in the table of files before Linux 6.7.
+    pub(crate) fn reset(&mut self, slot: u32, number: u32) -> Operation {
+        static NONE: libc::sockaddr = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+        let len = size_of::<libc::sockaddr>() as u32;
+        let entry = opcode::Connect::new(types::Fixed(slot), &raw const NONE, len).build();
+        // SAFETY: the address is static.
+        unsafe { self.push(entry, Operation::new(Kind::Reset, 0, number)) }
     }
 
     /// Closes an accepted socket and frees its place in the table.

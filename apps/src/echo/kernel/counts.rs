@@ -23,13 +23,15 @@ pub(super) enum Count {
     NoBuffer,
     UdpTooLarge,
     UdpLoop,
+    UdpGroup,
+    UdpPortZero,
     UdpSendErrors,
 }
 
 impl Count {
-    const COUNT: usize = 15;
+    const COUNT: usize = 17;
     /// Those that are shown as drops, with their names.
-    pub(super) const DROPS: [(Self, &'static str); 10] = [
+    pub(super) const DROPS: [(Self, &'static str); 12] = [
         (Self::FlowsRefused, "flows_refused"),
         (Self::Resets, "resets"),
         (Self::Cut, "cut"),
@@ -39,6 +41,8 @@ impl Count {
         (Self::NoBuffer, "no_buffer"),
         (Self::UdpTooLarge, "udp_too_large"),
         (Self::UdpLoop, "udp_loop"),
+        (Self::UdpGroup, "udp_group"),
+        (Self::UdpPortZero, "udp_port_zero"),
         (Self::UdpSendErrors, "udp_send_errors"),
     ];
 }

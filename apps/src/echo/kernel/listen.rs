@@ -4,11 +4,12 @@
 //! kernel shares connections out among all lcores from the first one on (SO_REUSEPORT, socket(7)).
 
 use std::{
-    io,
+    env, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::OwnedFd,
 };
 
+use nix::sys::socket::{setsockopt, sockopt as nix_sockopt};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
 use crate::{Error, echo::options::EchoArgs};
@@ -94,6 +95,12 @@ fn udp(address: SocketAddr, is_shared: bool) -> io::Result<OwnedFd> {
         // As much as is allowed, then.
         sockopt::set_socket_recv_buffer_size(&socket, UDP_BUFFER_BYTES)?;
     }
+    // Which of our addresses a datagram was sent to, so that it is answered from there (ip(7), ipv6(7)).
+    if address.is_ipv4() {
+        setsockopt(&socket, nix_sockopt::Ipv4PacketInfo, &true)?;
+    } else {
+        setsockopt(&socket, nix_sockopt::Ipv6RecvPacketInfo, &true)?;
+    }
     bind(&socket, &address)?;
     Ok(socket)
 }
@@ -103,7 +110,13 @@ fn refused(protocol: &str, address: SocketAddr, error: &io::Error) -> String {
         Some(libc::EADDRINUSE) => format!("Another program listens there; see: ss -{}lnp", &protocol[..1]),
         Some(libc::EADDRNOTAVAIL) => "No interface has this address; see: ip addr".to_owned(),
         Some(libc::EACCES) => {
-            "Ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE".to_owned()
+            let program =
+                env::current_exe().map_or_else(|_| "sheafio".to_owned(), |path| path.display().to_string());
+            format!(
+                "Ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE: run as root, or: \
+                 setcap cap_net_bind_service+ep {program}, or: sysctl -w net.ipv4.ip_unprivileged_port_start={}",
+                address.port()
+            )
         }
         Some(libc::EMFILE) => {
             "Each port takes a socket for each address and lcore; see: ulimit -n".to_owned()

@@ -6,8 +6,7 @@
 //! ```
 //!
 //! This file is the control plane: it listens, starts, watches, and ends. `listen` makes the sockets, `server` is the
-//! data path with `streams` for TCP, `backlog` for what waits, `response` for responses of given sizes; `counts` and
-//! `report` are what is counted and printed.
+//! data path with `streams` for TCP and `backlog` for what waits; `counts` and `report` are what is counted and printed.
 
 mod backlog;
 mod counts;
@@ -17,7 +16,6 @@ mod server;
 mod streams;
 
 use std::{
-    fs,
     sync::{Arc, atomic::AtomicU64, mpsc},
     thread,
     time::{Duration, Instant},
@@ -35,10 +33,10 @@ use self::{
     server::{Parts, Server},
     streams::{Limit, Streams},
 };
-use super::{EchoArgs, response::Responder};
+use super::{EchoArgs, no_thread, response::Responder};
 use crate::{
     Error, RaiseWhenDropped, fwd, size,
-    uring::{DATAGRAM_START, Refused, Ring},
+    uring::{DATAGRAM_START, MOST_FRAMES, Refused, Ring, is_for_few},
 };
 
 /// How often the control plane looks whether the lcores still run.
@@ -47,6 +45,8 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 /// Frames of a pool that nobody has given a number for.
 const DEFAULT_FRAMES: u64 = 16_384;
+/// Connections at a time, in all lcores, where nobody says how many.
+const DEFAULT_FLOWS: u32 = 16_384;
 /// The fewest frames for an lcore: the smallest set of buffers, and as many to send from.
 const LEAST_FRAMES: u64 = 64;
 /// The most receive buffers of an lcore.
@@ -76,8 +76,9 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
     let pool = builder.hugepages(args.hugepages.into()).build()?;
     let responder = responder(args, pool)?;
     let (listening, warnings) = listen::listen_on(args, cpus.0.len())?;
-    // Rings are made by the lcores' threads, which has to be root's where only root may.
-    if fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|value| value.trim() != "1") {
+    // Rings are made by the lcores' threads; where that takes a right, rights are given up afterwards.
+    let makes_rings_with_rights = is_for_few();
+    if !makes_rings_with_rights {
         drop_rights(&[])?;
     }
     zoning
@@ -104,16 +105,30 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
             counters: Arc::default(),
             lcore_counters: Arc::default(),
             held: Arc::default(),
+            makes_ring_with_rights: makes_rings_with_rights,
             stop: stop.clone(),
         };
         watch.add_lcore(cpu, plan.counters.clone(), plan.lcore_counters.clone(), plan.held.clone());
         let ready = ready.clone();
         let thread = thread::Builder::new().name(format!("lcore-{cpu}"));
-        lcores.push(thread.spawn(move || plan.run(&ready))?);
+        match thread.spawn(move || plan.run(&ready)) {
+            Ok(started) => lcores.push(started),
+            Err(error) => {
+                end_all(&stop, lcores);
+                return Err(no_thread(cpu, &error));
+            }
+        }
     }
     drop(ready);
     // As many words as lcores, but from those that could not start.
     let is_started = is_ready.iter().take(lcores.len()).count() == lcores.len();
+    if is_started
+        && makes_rings_with_rights
+        && let Err(error) = drop_rights(&[])
+    {
+        end_all(&stop, lcores);
+        return Err(error.into());
+    }
 
     let printer = Printer::new(args.json);
     if is_started && printer.start(args, pool, cpus, sizes.max_flows).is_err() {
@@ -155,15 +170,24 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
     Ok(whereabouts.is_none())
 }
 
+/// Ends the lcores that run.
+fn end_all<T>(stop: &Stop, lcores: Vec<thread::JoinHandle<T>>) {
+    stop.raise();
+    for lcore in lcores {
+        drop(lcore.join());
+    }
+}
+
 /// Decides on CPUs, frames, buffers and flows.
 fn decide(args: &EchoArgs, topology: &Topology) -> Result<Sizes, Error> {
     let cpus = size::choose_cpus(args.cores.as_ref(), 1, None, topology)?;
     let lcores = cpus.0.len() as u64;
     let frames = args.frames.unwrap_or(DEFAULT_FRAMES.max(2 * MOST_BUFFERS * lcores).next_power_of_two());
-    if frames < LEAST_FRAMES * lcores {
+    let (least, most) = (LEAST_FRAMES * lcores, u64::from(MOST_FRAMES));
+    if !(least..=most).contains(&frames) {
         return Err(format!(
-            "--frames {frames}: {lcores} lcore(s) need {LEAST_FRAMES} each; allowed: {} or more",
-            LEAST_FRAMES * lcores
+            "--frames {frames}: {lcores} lcore(s) need {LEAST_FRAMES} each, and one can number up to {most}; allowed: {least} \
+             or more, up to {most}"
         )
         .into());
     }
@@ -180,7 +204,7 @@ fn decide(args: &EchoArgs, topology: &Topology) -> Result<Sizes, Error> {
             )
             .into());
         }
-        asked => asked.unwrap_or(most),
+        asked => asked.unwrap_or(most.min(DEFAULT_FLOWS)),
     };
     // Some more places, for connections that are closed at once because they are too many.
     let places = max_flows.saturating_add(64).min(places);
@@ -206,7 +230,7 @@ fn responder(args: &EchoArgs, pool: &Mempool) -> Result<Option<Responder>, Error
         )
         .into());
     }
-    Ok(Some(Responder { response_bytes, request_bytes: args.request_size }))
+    Ok(args.responder())
 }
 
 /// Why an lcore could not run.
@@ -228,6 +252,7 @@ struct Lcored {
     counters: Arc<Counters>,
     lcore_counters: Arc<LcoreCounters>,
     held: Arc<QueueCounters>,
+    makes_ring_with_rights: bool,
     stop: Stop,
 }
 
@@ -240,6 +265,10 @@ impl Lcored {
         let mut cache = self.pool.cache().map_err(|error| Failure::Lcore(error.into()))?;
         let frames = self.pool.frames();
         let ring = Ring::new(self.buffers, self.places, frames).map_err(Failure::Ring)?;
+        if self.makes_ring_with_rights {
+            // This thread's; that others still have some, whose rings are being made, is looked at when all are.
+            let _ = drop_rights(&[]);
+        }
         let counters = self.counters.clone();
         let streams = Streams::new(self.places, frames, self.responder, self.limit, counters.clone());
         let done = Stop::new();

@@ -172,17 +172,10 @@ impl Printer {
         if self.json {
             return Ok(());
         }
-        let list = |ports: &[u16]| ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        let mut services = Vec::new();
-        for (name, ports) in [("tcp", &args.tcp), ("udp", &args.udp)] {
-            if !ports.is_empty() {
-                services.push(format!("{name} {}", list(ports)));
-            }
-        }
         writeln!(
             io::stdout(),
             "echo: kernel sockets by io_uring, {}, CPUs {cpus}; pool: {} frames of {} bytes; up to {} flows",
-            services.join(", "),
+            args.services(),
             grouped(pool.frames().into()),
             pool.geometry().frame_bytes(),
             grouped(max_flows.into()),

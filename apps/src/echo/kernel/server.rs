@@ -1,7 +1,8 @@
 //! The data path of an lcore: turns of its ring, and what completions lead to.
 //!
-//! Owns: the ring, the lcore's sockets, and its flows. Never does: more than one system call a turn as a rule. Invariant:
-//! the lcore's loop ends only by `is_done`, once no flow and no reception is left, or there is no time for them.
+//! Owns: the ring, the lcore's sockets, and its flows. Never does: more than one system call a turn as a rule; ask again at
+//! once for what fails for good. Invariant: the lcore's loop ends only by `is_done`, once no flow and no reception is left,
+//! or there is no time for them.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -11,6 +12,7 @@ use std::{
 
 use sheafio_core::{Closed, IdlePolicy, QueueCounters, Stop};
 use sheafio_mempool::{Frame, PoolCache};
+use sheafio_net::host::is_chatterer;
 
 use super::{
     counts::{Count, Counters},
@@ -24,8 +26,8 @@ use crate::uring::{Completion, DATAGRAM_START, DatagramHeader, Kind, Operation, 
 const END_TIME: Duration = Duration::from_millis(1500);
 /// How long it may then take to close what is left.
 const CUT_TIME: Duration = Duration::from_millis(300);
-/// The port of the echo service (RFC 862), whose servers would answer our answers for ever.
-const ECHO_PORT: u16 = 7;
+/// How long after a failure the same is tried again: who has no memory or no files is not served by asking in each turn.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A listener, or a socket for datagrams.
 struct Source {
@@ -33,11 +35,13 @@ struct Source {
     operation: Option<Operation>,
     /// It waits for a frame.
     is_hungry: bool,
+    /// It has ended, and begins again then.
+    again_at: Option<Instant>,
 }
 
 impl Source {
     fn new(fd: OwnedFd) -> Self {
-        Self { fd, operation: None, is_hungry: false }
+        Self { fd, operation: None, is_hungry: false, again_at: None }
     }
 }
 
@@ -56,6 +60,8 @@ pub(super) struct Server {
     streams: Streams,
     listeners: Vec<Source>,
     sockets: Vec<Source>,
+    /// Some of them wait to begin again.
+    has_ended_sources: bool,
     udp_ports: Vec<u16>,
     responder: Option<Responder>,
     counters: Arc<Counters>,
@@ -91,6 +97,7 @@ impl Server {
             streams: parts.streams,
             listeners: parts.listening.tcp.into_iter().map(Source::new).collect(),
             sockets: parts.listening.udp.into_iter().map(Source::new).collect(),
+            has_ended_sources: false,
             udp_ports: parts.udp_ports,
             responder: parts.responder,
             counters: parts.counters,
@@ -109,6 +116,9 @@ impl Server {
     #[inline]
     pub(super) fn poll(&mut self, cache: &mut PoolCache) -> usize {
         self.ring.turn(cache);
+        if self.has_ended_sources {
+            self.begin_again();
+        }
         let mut work = 0;
         while let Some(done) = self.ring.next() {
             work += 1;
@@ -135,6 +145,7 @@ impl Server {
             Kind::ReceiveDatagrams => self.received_datagram(done, cache),
             Kind::SendDatagram => self.sent_datagram(done, cache),
             Kind::Accept => self.accepted(&done),
+            Kind::Reset => self.streams.reset(done.number, &mut self.ring),
             Kind::Close => self.streams.closed(done.number),
             // What they fail for shows elsewhere: the client has gone before us, the operation has ended before.
             Kind::Shutdown | Kind::Cancel | Kind::Connect => {}
@@ -147,22 +158,46 @@ impl Server {
     }
 
     fn accepted(&mut self, done: &Completion) {
+        let mut pause = Duration::ZERO;
         if done.result >= 0 {
             self.streams.accepted(done.result as u32, &mut self.ring);
         } else {
             match -done.result {
                 libc::ECANCELED => {}
-                // The table of files is full: the kernel has closed the connection.
-                libc::ENFILE | libc::EMFILE => self.counters.add(Count::FlowsRefused, 1),
-                _ => self.counters.add(Count::AcceptErrors, 1),
+                // Our table of files is full: the kernel has closed the connection.
+                libc::ENFILE if self.streams.is_full() => self.counters.add(Count::FlowsRefused, 1),
+                // The machine's is, or there is no memory: the connection is still to be accepted.
+                _ => {
+                    self.counters.add(Count::AcceptErrors, 1);
+                    pause = PAUSE;
+                }
             }
         }
         if !done.has_more {
-            self.listeners[done.number as usize].operation = None;
-            if self.stage == Stage::Serving {
-                self.accept(done.number);
+            let listener = &mut self.listeners[done.number as usize];
+            (listener.operation, listener.again_at) = (None, Some(Instant::now() + pause));
+            self.has_ended_sources = true;
+        }
+    }
+
+    /// Begins again what has ended and is due. This comes first in a turn, so that nothing lies in front of it in what is
+    /// handed over next: an accept behind a close could have that flow's place, and some kernels would tell of it first.
+    #[cold]
+    fn begin_again(&mut self) {
+        let now = Instant::now();
+        let is_due = |source: &mut Source| source.again_at.take_if(|at| *at <= now).is_some();
+        for number in 0..self.listeners.len() {
+            if is_due(&mut self.listeners[number]) && self.stage == Stage::Serving {
+                self.accept(number as u32);
             }
         }
+        for number in 0..self.sockets.len() {
+            if is_due(&mut self.sockets[number]) && self.stage == Stage::Serving {
+                self.receive_datagrams(number as u32);
+            }
+        }
+        let mut sources = self.listeners.iter().chain(&self.sockets);
+        self.has_ended_sources = sources.any(|source| source.again_at.is_some());
     }
 
     fn receive_datagrams(&mut self, number: u32) {
@@ -185,7 +220,12 @@ impl Server {
                 socket.is_hungry = true;
                 return;
             }
-            error if error > 0 && error != libc::ECANCELED => self.counters.add(Count::ReceiveErrors, 1),
+            error if error > 0 && error != libc::ECANCELED => {
+                self.counters.add(Count::ReceiveErrors, 1);
+                socket.again_at = Some(Instant::now() + PAUSE);
+                self.has_ended_sources = true;
+                return;
+            }
             _ => {}
         }
         if self.stage == Stage::Serving {
@@ -199,7 +239,11 @@ impl Server {
         self.counters.add(Count::RxBytes, (frame.len() - DATAGRAM_START) as u64);
         let dropped_for = if header.is_cut {
             Some(Count::UdpTooLarge)
-        } else if header.port == ECHO_PORT || self.udp_ports.contains(&header.port) {
+        } else if header.is_to_group {
+            Some(Count::UdpGroup)
+        } else if header.port == 0 {
+            Some(Count::UdpPortZero)
+        } else if is_chatterer(header.port) || self.udp_ports.contains(&header.port) {
             Some(Count::UdpLoop)
         } else {
             None
@@ -280,3 +324,6 @@ impl Server {
         closed
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,6 +46,8 @@ struct Flow {
     sending: Option<Operation>,
     receiving: Option<Operation>,
     is_open: bool,
+    /// How many flows that had this place before are still to be told closed.
+    closes_due: u8,
     /// Its reception is being cancelled.
     is_pausing: bool,
     /// It is among the hungry.
@@ -56,6 +58,8 @@ struct Flow {
     is_shut: bool,
     /// It failed, or there is no time left: nothing is sent or received any more.
     is_cut: bool,
+    /// It was cut before its client had everything, and is to see that: a reset, and no end in order.
+    is_unfinished: bool,
     /// It is being closed.
     is_closing: bool,
 }
@@ -66,11 +70,13 @@ impl Flow {
         sending: None,
         receiving: None,
         is_open: false,
+        closes_due: 0,
         is_pausing: false,
         is_hungry: false,
         has_ended: false,
         is_shut: false,
         is_cut: false,
+        is_unfinished: false,
         is_closing: false,
     };
 }
@@ -112,6 +118,17 @@ impl Streams {
         }
     }
 
+    /// Whether a place has a flow.
+    #[cfg(test)]
+    pub(super) fn is_open(&self, slot: u32) -> bool {
+        self.flows[slot as usize].is_open
+    }
+
+    /// Whether each place of the table of files has a flow.
+    pub(super) fn is_full(&self) -> bool {
+        self.open >= self.flows.len()
+    }
+
     /// Whether no flow is left.
     pub(super) fn is_empty(&self) -> bool {
         self.open == 0
@@ -120,8 +137,11 @@ impl Streams {
     /// A connection was accepted into a place.
     pub(super) fn accepted(&mut self, slot: u32, ring: &mut Ring) {
         let flow = &mut self.flows[slot as usize];
-        debug_assert!(!flow.is_open, "the kernel gives a place again when it is closed");
-        *flow = Flow { is_open: true, ..Flow::CLOSED };
+        // A kernel may tell of the new connection in a place before it tells that the old one is closed (Linux before 6.15,
+        // where both come of one submission: only then are completions of multishot operations in order with others).
+        debug_assert!(!flow.is_open || flow.is_closing, "the kernel gives a place again when it is closed");
+        let closes_due = flow.closes_due + u8::from(flow.is_open);
+        *flow = Flow { is_open: true, closes_due, ..Flow::CLOSED };
         self.open += 1;
         if let Some(request) = self.requests.get_mut(slot as usize) {
             *request = Request::default();
@@ -207,7 +227,12 @@ impl Streams {
             return self.advance(slot, ring, cache);
         };
         self.counters.add(Count::TxBytes, sent as u64);
-        if sent < frame.len() && !flow.is_cut {
+        if sent < frame.len() {
+            if flow.is_cut {
+                // What has not gone is no answer.
+                cache.free(frame);
+                return self.advance(slot, ring, cache);
+            }
             frame.trim_front(sent);
             flow.sending = Some(ring.send(Socket::Slot(slot), frame, slot, false));
             return;
@@ -235,11 +260,21 @@ impl Streams {
         }
     }
 
+    /// A flow was reset, so that it may be closed.
+    pub(super) fn reset(&mut self, slot: u32, ring: &mut Ring) {
+        debug_assert!(self.flows[slot as usize].is_closing, "it is reset to be closed");
+        ring.close_slot(slot, slot);
+    }
+
     /// A place was closed.
     pub(super) fn closed(&mut self, slot: u32) {
         let flow = &mut self.flows[slot as usize];
-        debug_assert!(flow.is_open && flow.waiting.is_empty());
-        flow.is_open = false;
+        if let Some(left) = flow.closes_due.checked_sub(1) {
+            flow.closes_due = left; // That of another flow, whose place this one has.
+        } else {
+            debug_assert!(flow.is_open && flow.waiting.is_empty());
+            flow.is_open = false;
+        }
         self.open -= 1;
         self.limit.open.fetch_sub(1, Ordering::Relaxed);
         self.counters.add(Count::Closed, 1);
@@ -269,6 +304,7 @@ impl Streams {
                 continue;
             }
             let Some(mut frame) = spare.take().or_else(|| cache.alloc()) else {
+                self.counters.add(Count::NoBuffer, 1);
                 self.wait_for_frame(slot);
                 return;
             };
@@ -331,7 +367,11 @@ impl Streams {
         if is_idle && (flow.has_ended || flow.is_cut) {
             if flow.receiving.is_none() {
                 flow.is_closing = true;
-                ring.close_slot(slot, slot);
+                if flow.is_unfinished {
+                    ring.reset(slot, slot);
+                } else {
+                    ring.close_slot(slot, slot);
+                }
             }
             return;
         }
@@ -353,7 +393,7 @@ impl Streams {
         }
     }
 
-    /// Ends every flow that is left at once.
+    /// Ends every flow that is left at once: an end in order would have a cut response look like a whole one.
     pub(super) fn cut_all(&mut self, ring: &mut Ring, cache: &mut PoolCache) {
         for slot in 0..self.flows.len() as u32 {
             let flow = &mut self.flows[slot as usize];
@@ -362,6 +402,7 @@ impl Streams {
             }
             if !flow.is_cut {
                 self.counters.add(Count::Cut, 1);
+                flow.is_unfinished = true;
             }
             flow.is_cut = true;
             if let Some(sending) = flow.sending {

@@ -92,7 +92,9 @@ pub(super) fn start(
             Ok(started) => running.push(started),
             Err(error) => {
                 ends_all.raise();
-                running.into_iter().for_each(|lcore| drop(lcore.join()));
+                for lcore in running {
+                    drop(lcore.join());
+                }
                 return Err(no_thread(cpu, &error));
             }
         }
