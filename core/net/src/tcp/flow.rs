@@ -1,6 +1,6 @@
 //! One connection: its state (RFC 9293 section 3.3.1).
 //!
-//! Owns: the numbers of both directions. Never does: look anything up, or send; `input.rs` changes it by what arrives,
+//! Owns: the numbers of both directions. Never does: look anything up, or send; `input.rs`, `acks.rs` and `arrivals.rs` change it by what arrives,
 //! `output.rs` by what is sent, `timers.rs` by time that passes. Invariant: `unacked <= next <= newest` on the sending
 //! side, and `next <= edge` on the receiving one.
 //!

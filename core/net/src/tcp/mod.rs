@@ -19,6 +19,8 @@
 //! Not here, for a server does without: active and simultaneous opening, urgent data (its bytes are taken for others),
 //! ECN, and selective acknowledgement of what we send (what we receive is acknowledged so, RFC 2018).
 
+mod acks;
+mod arrivals;
 mod backlog;
 mod bytes;
 mod config;
