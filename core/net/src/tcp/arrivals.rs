@@ -156,9 +156,8 @@ impl<Session> Flow<Session> {
             Wish::Abort => return Fate::Reset,
         }
         // A peer that waits for room hears of it once there is enough (RFC 9293 section 3.8.6.2.2).
-        let edge = self.receiving.next + (context.receive_bytes - self.receiving.ring.len());
-        let (_, least) = self.advertised(context);
-        if self.state.receives() && edge.after(self.receiving.edge) >= least as i32 {
+        let (told, window, least) = (self.told(), self.window(context), context.least_window);
+        if self.state.receives() && window > told && (told < least || window - told >= least) {
             self.ack_now = true;
         }
         if self.state == State::TimeWait { Fate::Waits } else { Fate::Kept }

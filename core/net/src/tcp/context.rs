@@ -21,6 +21,9 @@ pub(super) struct Context {
     /// Capacities of the buffers: whole frames.
     pub(super) receive_bytes: u32,
     pub(super) send_bytes: u32,
+    /// A window that is smaller than this is little: the largest segment that a peer may send, or half of the buffer
+    /// (RFC 9293 section 3.8.6.2.2).
+    pub(super) least_window: u32,
     /// The shift of the windows that we send (RFC 7323): the least with which the receive buffer can be told.
     pub(super) shift: u8,
 }

@@ -26,6 +26,9 @@ use crate::{Count, Headers};
 /// What a peer takes that does not say it, in bytes (RFC 9293 section 3.7.1).
 const DEFAULT_MSS_IPV4: u16 = 536;
 const DEFAULT_MSS_IPV6: u16 = 1220;
+/// Bytes of an IP header and a TCP header without options.
+pub(super) const HEADERS_IPV4: u16 = 40;
+const HEADERS_IPV6: u16 = 60;
 /// Less than this is not believed: it would make a segment of each few bytes (Linux: `TCP_MIN_SND_MSS`).
 const LEAST_MSS: u16 = 48;
 
@@ -267,7 +270,7 @@ fn is_nobody(address: Ipv6Addr) -> bool {
 
 /// The largest segment that we take, in bytes without options: what fits into the MTU.
 fn our_mss(key: &Key, context: &Context) -> u16 {
-    context.config.mtu - if key.is_ipv4() { 40 } else { 60 }
+    context.config.mtu - if key.is_ipv4() { HEADERS_IPV4 } else { HEADERS_IPV6 }
 }
 
 /// Sends our SYN.

@@ -141,14 +141,14 @@ impl<Session> Flow<Session> {
         if fin {
             flags |= FIN;
         }
-        let (shift, least) = self.advertised(context);
+        let window = self.advertise(context);
         let header = Header {
             path: &self.path,
             key: &self.key,
             seq,
             ack: self.receiving.next,
             flags,
-            window: self.receiving.advertise(shift, least, context),
+            window,
             timestamps: context.timestamps(self),
             syn: None,
             sacks: self.sacks(),
@@ -166,25 +166,44 @@ impl<Session> Flow<Session> {
         true
     }
 
-    /// The shift of our window fields, and by how much at least the window opens: a segment, or half of the buffer.
+    /// Bytes that the peer may send beyond what has come, as far as it was told.
     #[inline]
-    pub(super) fn advertised(&self, context: &Context) -> (u8, u32) {
-        let least = u32::from(self.sending.mss).min(context.receive_bytes / 2);
-        (if self.is_scaled { context.shift } else { 0 }, least)
+    pub(super) fn told(&self) -> u32 {
+        self.receiving.edge.after(self.receiving.next).max(0) as u32
+    }
+
+    /// Bytes that the peer may be told to send. What it was told once it keeps (RFC 9293 section 3.8.6: a window that
+    /// shrinks). All that is free is told, unless that is little (section 3.8.6.2.2); little is told only for the sake of a
+    /// server which has left a part of a request, and waits for the rest of it: else both would wait for ever.
+    #[inline]
+    pub(super) fn window(&self, context: &Context) -> u32 {
+        let (told, left) = (self.told(), self.receiving.ring.len());
+        let free = context.receive_bytes - left;
+        if free >= context.least_window || (left > 0 && !self.wants_room) { free.max(told) } else { told }
+    }
+
+    /// The window field of a segment, and with it the edge that the peer may send up to.
+    #[inline]
+    fn advertise(&mut self, context: &Context) -> u16 {
+        let shift = if self.is_scaled { context.shift } else { 0 };
+        let field = (self.window(context) >> shift).min(u32::from(u16::MAX));
+        let receiving = &mut self.receiving;
+        receiving.edge = receiving.edge.later(receiving.next + (field << shift));
+        field as u16
     }
 
     /// Asks the peer for an acknowledgement, by a segment that it knows already: a number before its window. That is
     /// how a closed window (RFC 9293 section 3.8.6.1) and a silent peer (section 3.8.4) are probed.
     pub(super) fn probe(&mut self, context: &mut Context, frames: &mut Frames<'_>, out: &mut Burst) -> bool {
         let Some(mut frame) = room(frames.cache, context, out) else { return false };
-        let (shift, least) = self.advertised(context);
+        let window = self.advertise(context);
         let header = Header {
             path: &self.path,
             key: &self.key,
             seq: Seq(self.sending.unacked.0.wrapping_sub(1)),
             ack: self.receiving.next,
             flags: ACK,
-            window: self.receiving.advertise(shift, least, context),
+            window,
             timestamps: context.timestamps(self),
             syn: None,
             sacks: self.sacks(),
@@ -212,22 +231,6 @@ impl<Session> Flow<Session> {
         context.counts.add(Count::ResetSent);
         push(frame, cache, context, out);
         true
-    }
-}
-
-impl super::flow::Receiving {
-    /// The window field of a segment, and with it the edge that the peer may send up to. It moves on by no less than
-    /// `least`.
-    #[inline]
-    fn advertise(&mut self, shift: u8, least: u32, context: &Context) -> u16 {
-        let free = context.receive_bytes - self.ring.len();
-        // What the peer was told once it keeps (RFC 9293 section 3.8.6: a window that shrinks), and it is not told of a
-        // little more (section 3.8.6.2.2).
-        let told = self.edge.after(self.next).max(0) as u32;
-        let window = if free >= told + least { free } else { told };
-        let field = (window >> shift).min(u32::from(u16::MAX));
-        self.edge = self.edge.later(self.next + (field << shift));
-        field as u16
     }
 }
 

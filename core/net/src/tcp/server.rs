@@ -14,7 +14,8 @@ pub trait Server {
 
     /// Is called when bytes have arrived, when the peer has ended its half, and when there is room again after a write
     /// that was cut short. Consumes what it can use of the input; the rest is shown again with what follows it, and holds
-    /// the peer back once the receive window is full of it.
+    /// the peer back once the receive window is full of it. So a server that leaves what it could use, with room to write,
+    /// waits for the peer: once the window is full that sends nothing more, and nobody calls the server again.
     fn serve(&mut self, session: &mut Self::Session, input: &mut Input<'_>, output: &mut Output<'_>);
 }
 
@@ -81,6 +82,13 @@ impl Input<'_> {
             filled += count;
         }
         true
+    }
+
+    /// Whether nothing will follow what is there, for the peer has ended its half of the connection. What is left of a
+    /// request then never becomes whole.
+    #[inline]
+    pub fn is_last(&self) -> bool {
+        self.ended
     }
 
     /// Whether the peer has ended its half of the connection, and nothing is left of what it sent.

@@ -24,6 +24,7 @@ mod recovery;
 mod resets;
 mod segment;
 mod service;
+mod serving;
 mod several;
 mod timers;
 mod timestamps;

@@ -23,6 +23,8 @@ const RANGES: u8 = 2;
 const SHIFTED: u8 = 4;
 const IPV6: u8 = 8;
 const LARGE: u8 = 16;
+/// The server waits for whole records.
+const RECORDS: u8 = 32;
 
 /// The byte of a peer's stream at a relative number.
 fn byte(number: u32) -> u8 {
@@ -79,7 +81,8 @@ pub(crate) fn play(input: &[u8]) {
     };
     let client = if has(IPV6) { Client::v6(40_000) } else { Client::v4(40_000) };
     let client = Client { timestamps: has(TIMESTAMPS), ..client };
-    let mut s = Script::new(config, Service::echo()).with_client(client);
+    let service = if has(RECORDS) { Service::echoes_records() } else { Service::echo() };
+    let mut s = Script::new(config, service).with_client(client);
     let mut offer = syn().mss(if has(LARGE) { 9000 } else { 700 });
     offer.shift = has(SHIFTED).then_some(5);
     offer.sack_permitted = has(RANGES);

@@ -23,6 +23,8 @@ pub(crate) struct Service {
     pub(crate) echo: bool,
     /// The most bytes that it takes in one call.
     pub(crate) sip: usize,
+    /// Takes only whole records, of a length that the byte in front says ([`record_bytes`]); with `echo` it sends them back.
+    pub(crate) records: bool,
     /// Bytes of a stream that it writes in each connection once something has come.
     pub(crate) reply: usize,
     pub(crate) close: Close,
@@ -39,6 +41,7 @@ impl Service {
         Self {
             echo: true,
             sip: usize::MAX,
+            records: false,
             reply: 0,
             close: Close::WhenEnded,
             abort: false,
@@ -46,6 +49,11 @@ impl Service {
             ended: 0,
             calls: 0,
         }
+    }
+
+    /// Sends back whole records.
+    pub(crate) fn echoes_records() -> Self {
+        Self { records: true, ..Self::echo() }
     }
 
     /// Takes all, and says nothing.
@@ -59,11 +67,58 @@ impl Service {
     }
 }
 
+/// Bytes of a record behind the one in front of it.
+pub(crate) fn record_bytes(head: u8) -> usize {
+    8 * usize::from(head)
+}
+
 /// Bytes of the reply that were written; whether it was asked for.
 #[derive(Default)]
 pub(crate) struct Session {
     written: usize,
     is_asked: bool,
+    /// The byte in front of a record that is waited for.
+    head: Option<u8>,
+    /// Records that had no room yet.
+    unsent: Vec<u8>,
+}
+
+impl Service {
+    /// Takes whole records as long as there is room for what is sent back. What is left behind the peer's end is one.
+    /// Returns whether it waits for room.
+    fn take_records(
+        &mut self,
+        session: &mut Session,
+        input: &mut Input<'_>,
+        output: &mut Output<'_>,
+    ) -> bool {
+        loop {
+            let written = output.write(&session.unsent);
+            session.unsent.drain(..written);
+            if !session.unsent.is_empty() {
+                return true;
+            }
+            let mut head = [0];
+            if session.head.is_none() && input.read_exact(&mut head) {
+                session.head = Some(head[0]);
+            }
+            let Some(head) = session.head else { return false };
+            let mut bytes = record_bytes(head);
+            if input.is_last() {
+                bytes = bytes.min(input.len());
+            }
+            let mut record = vec![0; 1 + bytes];
+            record[0] = head;
+            if !input.read_exact(&mut record[1..]) {
+                return false;
+            }
+            session.head = None;
+            self.got.extend_from_slice(&record);
+            if self.echo {
+                session.unsent = record;
+            }
+        }
+    }
 }
 
 impl Server for Service {
@@ -74,7 +129,10 @@ impl Server for Service {
         if self.abort {
             return output.abort();
         }
-        let mut left = self.sip.min(input.len());
+        if self.records && self.take_records(session, input, output) {
+            return;
+        }
+        let mut left = if self.records { 0 } else { self.sip.min(input.len()) };
         session.is_asked |= left > 0;
         while left > 0 {
             let piece = input.bytes();
