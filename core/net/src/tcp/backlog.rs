@@ -8,6 +8,9 @@
 //! Bernstein 1996). What it can't say is given up: selective acknowledgements, and the scale of the peer's windows,
 //! which are then taken for smaller than they are.
 //!
+//! A cookie is as good as a place in the backlog, so it is looked at only while somebody may have lost its place; and not for
+//! a connection that was open and is over: its first segment, that comes late or once more, is not to open it again.
+//!
 //! ```text
 //! cookie, bits:  31                            5 4       3 2        0
 //!               |  keyed hash of name and SYN   |  epoch  | mss class |
@@ -58,10 +61,17 @@ pub(super) struct Backlog {
     hasher: RandomState,
     wheel: Wheel,
     most: usize,
+    /// When somebody lost its place last.
+    lost_us: Option<u64>,
+    /// Connections that are over, of late: a word of each in the place that its name and number fall on. Of two that fall
+    /// on the same it is the later one; 0 is none.
+    over: Box<[u32]>,
 }
 
 /// How long our SYN waits for its answer before it is sent again; doubled each time (RFC 6298 section 2.1).
 const RETRY_US: u64 = 1_000_000;
+/// The fewest places for connections that are over.
+const OVER_LEAST: usize = 4096;
 /// How often it is sent.
 const TRIES: u8 = 5;
 
@@ -75,6 +85,8 @@ impl Backlog {
             hasher: RandomState::new(),
             wheel: Wheel::new(most, now_us),
             most,
+            lost_us: None,
+            over: vec![0; most.next_power_of_two().max(OVER_LEAST)].into(),
         }
     }
 
@@ -94,8 +106,27 @@ impl Backlog {
         Seq(hash & !0x1f | (epoch as u32 & 3) << 3 | class as u32)
     }
 
-    /// The segment size that a cookie of ours names, in bytes. `None` if it is none, or an old one.
+    /// Notes that a connection is over, which the peer's SYN of this number has opened.
+    pub(super) fn note_end(&mut self, key: &Key, theirs: Seq) {
+        let (place, word) = self.place_of(key, theirs);
+        self.over[place] = word;
+    }
+
+    fn place_of(&self, key: &Key, theirs: Seq) -> (usize, u32) {
+        let hash = self.hasher.hash_one((key, theirs.0));
+        (hash as usize & (self.over.len() - 1), (hash >> 32) as u32 | 1)
+    }
+
+    /// The segment size that a cookie of ours names, in bytes. `None` if it is none, or an old one, if nobody has lost its
+    /// place as long as it is good, or if its connection is over.
     pub(super) fn recognise(&self, key: &Key, theirs: Seq, ours: Seq, now_us: u64) -> Option<u16> {
+        if self.lost_us.is_none_or(|lost_us| now_us - lost_us >= 2 * EPOCH_US) {
+            return None;
+        }
+        let (place, word) = self.place_of(key, theirs);
+        if self.over[place] == word {
+            return None;
+        }
         let class = (ours.0 & 7) as usize;
         let now = now_us / EPOCH_US;
         let is_ours = |epoch| self.cookie_of(key, theirs, class, epoch) == ours;
@@ -123,6 +154,7 @@ impl Backlog {
             let Some((oldest, sent_us)) = self.order.pop_front() else { break };
             if self.is_current(oldest, sent_us) {
                 self.remove(oldest);
+                self.lost_us = Some(entry.sent_us);
                 evicted = true;
             }
         }
@@ -178,6 +210,7 @@ impl Backlog {
             }
             if entry.sent >= TRIES {
                 self.remove(number);
+                self.lost_us = Some(now_us);
                 continue;
             }
             entry.sent += 1;

@@ -144,6 +144,8 @@ pub(super) struct Flow<Session> {
     /// When the peer was heard last, and when it was last told that a segment can't be used.
     pub(super) heard_us: u64,
     pub(super) challenged_us: u64,
+    /// The number of the peer's SYN.
+    pub(super) opened: Seq,
     pub(super) path: Path,
     pub(super) session: Session,
     /// Ranges that have come beyond a gap, from `receiving.next` on.

@@ -206,6 +206,8 @@ impl<S: Server> Tcp<S> {
     fn end(&mut self, number: u32, cache: &mut PoolCache) {
         self.context.counts.add(crate::Count::FlowsEnded);
         self.wheel.cancel(number);
+        let flow = self.flows.flow(number);
+        self.backlog.note_end(&flow.key, flow.opened);
         // Its number stays in the list of those that have something to send, once, whoever gets it next; so the list never
         // grows beyond the number of flows.
         self.flows.remove(number, cache);

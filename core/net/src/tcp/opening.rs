@@ -360,6 +360,7 @@ fn open<Session: Default>(entry: &HalfOpen, context: &Context) -> Flow<Session> 
         },
         heard_us: context.now_us,
         challenged_us: 0,
+        opened: entry.theirs,
         path: entry.path,
         session: Session::default(),
         beyond: Assembler::new(),

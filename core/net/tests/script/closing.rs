@@ -252,6 +252,10 @@ fn the_application_aborts() {
     s.send(data(1, 1, b"x"));
     s.expect(rst_ack(1, 2));
     assert_eq!((s.tcp().flows(), s.held()), (0, 0));
+    // The reset is lost, and the peer sends the same again.
+    s.send(data(1, 1, b"x"));
+    s.expect(rst(1));
+    assert_eq!(s.service().calls, 1);
     s.send(data(2, 1, b"x"));
     s.expect(rst(1));
 }

@@ -12,13 +12,13 @@ use crate::{
 };
 
 /// Somebody with an address of its own, who never answers.
-fn spoofed(number: u32) -> Client {
+pub(crate) fn spoofed(number: u32) -> Client {
     let [_, a, b, c] = number.to_be_bytes();
     Client { remote: [11, a, b, c].into(), number, ..Client::v4(1024 + (number % 60_000) as u16) }
 }
 
 /// Sends a SYN of somebody who is forgotten at once.
-fn flood(s: &mut Script, number: u32) {
+pub(crate) fn flood(s: &mut Script, number: u32) {
     let client = spoofed(number);
     let segment = crate::segment::Segment { seq: client.number, window: Some(1000), ..syn().mss(1460) };
     let packet = client.packet(&segment);
@@ -80,116 +80,6 @@ fn a_client_is_served_at_once_in_a_flood_of_a_hundred_thousand() {
     }
     assert!(number > 98_000);
     assert_eq!((s.count(Count::CookieAccepted), s.count(Count::FlowsOpened)), (33, 33));
-}
-
-/// Drives a client out of the backlog.
-fn evict(s: &mut Script) {
-    for number in 0..8 {
-        flood(s, 1_000_000 + number);
-    }
-    s.settle();
-    s.ignore();
-}
-
-#[test]
-fn a_cookie_opens_a_connection_with_what_it_could_keep() {
-    for (offered, kept) in [
-        (Some(1460), 1460),
-        (Some(1459), 1440),
-        (Some(9000), 1460),
-        (Some(1400), 1400),
-        (Some(1399), 1360),
-        (Some(600), 536),
-        (Some(100), 48),
-        (None, 536),
-    ] {
-        let mut s = Script::new(Config { send_bytes: 8192, ..config() }, Service::replies(2000));
-        let mut offer = syn().shift(3).sack_permitted();
-        offer.mss = offered;
-        s.send(offer);
-        s.expect(plain_syn_ack().shift(0).sack_permitted());
-        evict(&mut s);
-        s.send(ack(1, 1));
-        s.nothing();
-        assert_eq!(s.count(Count::CookieAccepted), 1, "{offered:?}");
-        s.send(data(1, 1, b"x"));
-        assert_eq!(s.all()[0].payload.len(), kept, "{offered:?}");
-        // No ranges any more: it is not known that the peer takes them.
-        s.send(data(10, 1, b"z"));
-        assert!(s.next().sacks.is_empty());
-    }
-}
-
-#[test]
-fn a_cookie_keeps_timestamps() {
-    let mut s = Script::echo().with_client(Client::with_timestamps(40_000));
-    s.send(syn());
-    s.next();
-    evict(&mut s);
-    s.wait(5);
-    s.send(ack(1, 1));
-    let now = s.timestamp();
-    s.send(data(1, 1, b"x"));
-    s.expect(data(1, 2, b"x").echo(now));
-    s.send(ack(2, 2));
-    s.send(data(2, 2, b"old").timestamps(now.wrapping_sub(1), 0));
-    s.expect(ack(2, 2));
-}
-
-#[test]
-fn bytes_may_come_with_a_cookie() {
-    let mut s = Script::echo();
-    s.send(syn());
-    s.next();
-    evict(&mut s);
-    s.send(data(1, 1, b"hello"));
-    s.expect(data(1, 6, b"hello"));
-    s.send(ack(6, 6));
-}
-
-#[test]
-fn whoever_did_not_get_our_syn_can_not_answer_it() {
-    let mut s = Script::echo();
-    s.send(syn());
-    s.next();
-    evict(&mut s);
-    // Wrong numbers of ours, and of its own.
-    for wrong in (2..2000).chain([0, 1 << 5, 1 << 16, 1 << 31]) {
-        s.send(ack(1, wrong));
-        s.expect(rst(wrong));
-    }
-    for wrong in [0, 2, 100] {
-        s.send(ack(wrong, 1));
-        s.expect(rst(1));
-    }
-    // The right one, of another name.
-    let (number, theirs) = (s.client().number, s.client().theirs);
-    s.join(Client { number, theirs, ..Client::v4(40_001) });
-    s.send(ack(1, 1));
-    s.expect(rst(1));
-    s.join(Client { number, theirs, local_port: 8, ..Client::v4(40_002) });
-    s.send(ack(1, 1));
-    s.expect(rst(1));
-    assert_eq!((s.tcp().flows(), s.count(Count::CookieAccepted)), (0, 0));
-    s.at = 0;
-    s.send(ack(1, 1));
-    s.nothing();
-    assert_eq!(s.tcp().flows(), 1);
-}
-
-#[test]
-fn a_cookie_is_good_for_one_to_two_minutes() {
-    for (seconds, is_good) in [(60, true), (130, false), (255, false), (257, false)] {
-        let mut s = Script::echo();
-        s.send(syn());
-        s.next();
-        evict(&mut s);
-        s.now_us += seconds * 1_000_000;
-        s.settle();
-        s.ignore();
-        s.send(ack(1, 1));
-        assert_eq!(s.tcp().flows(), usize::from(is_good), "{seconds}");
-    }
 }
 
 /// The places of those that were answered are free again, in any order.

@@ -13,6 +13,7 @@
 mod client;
 mod closing;
 mod congestion;
+mod cookies;
 mod limits;
 mod opening;
 mod peer;
