@@ -41,10 +41,10 @@ const TIMESTAMP_LIFE_S: u32 = 24 * 24 * 3600;
 const CHALLENGE_US: u64 = 500_000;
 
 impl<Session> Flow<Session> {
-    /// Takes a segment of this connection in.
+    /// Takes a segment of this connection in, and the packet that it came in.
     pub(super) fn segment<S: Server<Session = Session>>(
         &mut self,
-        segment: &Segment<'_>,
+        (segment, packet): (&Segment<'_>, &[u8]),
         server: &mut S,
         context: &mut Context,
         frames: &mut Frames<'_>,
@@ -84,6 +84,7 @@ impl<Session> Flow<Session> {
             self.challenge(context, Count::BadAck);
             return Fate::Kept;
         }
+        self.path.follow(packet);
         self.note_timestamp(seq, &segment, context);
         self.heard_us = context.now_us;
         self.probes = 0;

@@ -46,7 +46,7 @@ use self::{
     backlog::Backlog,
     context::Context,
     input::{Fate, Frames},
-    opening::HEADERS_IPV4,
+    opening::{HEADERS_IPV4, Stranger},
     segment::Segment,
     table::Flows,
     wheel::Wheel,
@@ -153,20 +153,28 @@ impl<S: Server> Tcp<S> {
             Err(count) => return self.context.counts.add(count),
         };
         let Some(number) = self.flows.find(&key) else {
-            return self.receive_apart(headers, packet, &key, &segment, cache, out);
+            return self.receive_apart(&Stranger::new(headers, packet, &key, &segment, None), cache, out);
         };
-        if self.makes_room_for(number, &segment, cache) {
-            return self.receive_apart(headers, packet, &key, &segment, cache, out);
+        if let Some(above) = self.makes_room_for(number, &segment, cache) {
+            let stranger = Stranger::new(headers, packet, &key, &segment, Some(above));
+            return self.receive_apart(&stranger, cache, out);
         }
-        self.receive_in(number, &segment, cache, out);
+        self.receive_in(number, &segment, packet, cache, out);
     }
 
     /// Takes a segment of a connection in.
     #[inline]
-    fn receive_in(&mut self, number: u32, segment: &Segment<'_>, cache: &mut PoolCache, out: &mut Burst) {
+    fn receive_in(
+        &mut self,
+        number: u32,
+        segment: &Segment<'_>,
+        packet: &[u8],
+        cache: &mut PoolCache,
+        out: &mut Burst,
+    ) {
         let (flow, receive, send) = self.flows.get_mut(number);
         let mut frames = Frames { receive, send, cache };
-        let fate = flow.segment(segment, &mut self.server, &mut self.context, &mut frames);
+        let fate = flow.segment((segment, packet), &mut self.server, &mut self.context, &mut frames);
         self.settle(number, fate, cache, out);
     }
 

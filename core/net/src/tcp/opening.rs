@@ -32,20 +32,44 @@ const HEADERS_IPV6: u16 = 60;
 /// Less than this is not believed: it would make a segment of each few bytes (Linux: `TCP_MIN_SND_MSS`).
 const LEAST_MSS: u16 = 48;
 
+/// A segment of no open connection.
+pub(super) struct Stranger<'a> {
+    key: &'a Key,
+    segment: &'a Segment<'a>,
+    packet: &'a [u8],
+    path: Path,
+    /// Behind the last number of ours in the connection of the same name that has made room for this one.
+    above: Option<Seq>,
+}
+
+impl<'a> Stranger<'a> {
+    #[cold]
+    pub(super) fn new(
+        headers: &Headers,
+        packet: &'a [u8],
+        key: &'a Key,
+        segment: &'a Segment<'a>,
+        above: Option<Seq>,
+    ) -> Self {
+        Self { key, segment, packet, path: Path::back(headers, packet), above }
+    }
+}
+
 impl<S: Server> Tcp<S> {
     /// Whether a connection in TIME-WAIT makes room for a new one of the same name: a SYN that is newer than all that it
-    /// had, by timestamp or by number (RFC 6191, RFC 9293 section 3.6.1).
+    /// had, by timestamp or by number (RFC 6191, RFC 9293 section 3.6.1). Returns the number behind our last one then.
     #[inline]
     pub(super) fn makes_room_for(
         &mut self,
         number: u32,
         segment: &Segment<'_>,
         cache: &mut PoolCache,
-    ) -> bool {
+    ) -> Option<Seq> {
         let flow = self.flows.flow(number);
         if flow.state != State::TimeWait || segment.flags & (SYN | ACK | RST | FIN) != SYN {
-            return false;
+            return None;
         }
+        let above = flow.sending.newest;
         let is_newer = match segment.timestamps {
             Some(timestamps) if flow.timestamps => {
                 let by = Seq(timestamps.value).after(Seq(flow.receiving.timestamp));
@@ -57,24 +81,16 @@ impl<S: Server> Tcp<S> {
             self.context.counts.add(Count::TimeWaitReused);
             self.end(number, cache);
         }
-        is_newer
+        is_newer.then_some(above)
     }
 
     /// A segment of no open connection.
     #[cold]
-    pub(super) fn receive_apart(
-        &mut self,
-        headers: &Headers,
-        packet: &[u8],
-        key: &Key,
-        segment: &Segment<'_>,
-        cache: &mut PoolCache,
-        out: &mut Burst,
-    ) {
+    pub(super) fn receive_apart(&mut self, stranger: &Stranger<'_>, cache: &mut PoolCache, out: &mut Burst) {
+        let Stranger { key, segment, .. } = *stranger;
         if key.remote == key.local || key.remote_port == 0 || is_nobody(key.remote) || is_nobody(key.local) {
             return self.context.counts.add(Count::BadSource);
         }
-        let path = Path::back(headers, packet);
         let half_open = self.backlog.find(key);
         if segment.has(RST) {
             // Section 3.10.7.4 and RFC 5961: exactly the expected number.
@@ -86,11 +102,11 @@ impl<S: Server> Tcp<S> {
                 _ => self.context.counts.add(Count::ResetIgnored),
             }
         } else if segment.has(SYN) && !segment.has(ACK) {
-            self.receive_syn(half_open, path, key, segment, cache, out);
+            self.receive_syn(half_open, stranger, cache, out);
         } else if segment.has(ACK) && !segment.has(SYN) {
-            self.receive_ack(half_open, path, key, segment, cache, out);
+            self.receive_ack(half_open, stranger, cache, out);
         } else {
-            self.refuse(&path, key, segment, cache, out);
+            self.refuse(stranger, cache, out);
         }
     }
 
@@ -98,23 +114,23 @@ impl<S: Server> Tcp<S> {
     fn receive_syn(
         &mut self,
         half_open: Option<u32>,
-        path: Path,
-        key: &Key,
-        segment: &Segment<'_>,
+        stranger: &Stranger<'_>,
         cache: &mut PoolCache,
         out: &mut Burst,
     ) {
+        let Stranger { key, segment, path, .. } = *stranger;
         let context = &mut self.context;
         if segment.has(FIN) {
             return context.counts.add(Count::BadSyn);
         }
         if !self.is_open || !context.config.ports.contains(&key.local_port) {
-            return self.refuse(&path, key, segment, cache, out);
+            return self.refuse(stranger, cache, out);
         }
         if let Some(number) = half_open {
             // Ours has been lost, or this is another connection of the same name, whose peer resets the old one.
             context.counts.add(Count::ChallengedSyn);
             let half_open = self.backlog.get_mut(number);
+            half_open.path = path;
             return answer_syn(half_open, context, cache, out);
         }
         if self.flows.is_full() && !self.make_room(cache) {
@@ -147,12 +163,11 @@ impl<S: Server> Tcp<S> {
     fn receive_ack(
         &mut self,
         half_open: Option<u32>,
-        path: Path,
-        key: &Key,
-        segment: &Segment<'_>,
+        stranger: &Stranger<'_>,
         cache: &mut PoolCache,
         out: &mut Burst,
     ) {
+        let Stranger { key, segment, path, .. } = *stranger;
         let ours = Seq(segment.ack.0.wrapping_sub(1));
         let entry = if let Some(number) = half_open {
             let entry = *self.backlog.get_mut(number);
@@ -165,7 +180,7 @@ impl<S: Server> Tcp<S> {
                 return answer_syn(&entry, &self.context, cache, out);
             }
             if entry.ours != ours {
-                return self.refuse(&path, key, segment, cache, out);
+                return self.refuse(stranger, cache, out);
             }
             entry
         } else {
@@ -191,7 +206,7 @@ impl<S: Server> Tcp<S> {
                         sent: u8::MAX,
                     }
                 }
-                _ => return self.refuse(&path, key, segment, cache, out),
+                _ => return self.refuse(stranger, cache, out),
             }
         };
         if self.flows.is_full() && !self.make_room(cache) {
@@ -204,7 +219,7 @@ impl<S: Server> Tcp<S> {
         let flow = open::<S::Session>(&entry, &self.context);
         let Some(number) = self.flows.insert(flow) else { return };
         self.context.counts.add(Count::FlowsOpened);
-        self.receive_in(number, segment, cache, out);
+        self.receive_in(number, segment, stranger.packet, cache, out);
     }
 
     /// Removes the connection that has been in TIME-WAIT for longest. Whether there was one.
@@ -222,14 +237,8 @@ impl<S: Server> Tcp<S> {
 
     /// Answers a segment of no connection by a reset: section 3.10.7.1. Where others have connections too, a SYN alone:
     /// what else comes may be of one of theirs.
-    fn refuse(
-        &mut self,
-        path: &Path,
-        key: &Key,
-        segment: &Segment<'_>,
-        cache: &mut PoolCache,
-        out: &mut Burst,
-    ) {
+    fn refuse(&mut self, stranger: &Stranger<'_>, cache: &mut PoolCache, out: &mut Burst) {
+        let Stranger { key, segment, ref path, .. } = *stranger;
         if self.context.config.is_one_of_several && !segment.has(SYN) {
             return self.context.counts.add(Count::OtherQueue);
         }

@@ -98,6 +98,17 @@ impl Path {
         Self { header, len: (network + len) as u8, network: network as u8, is_ipv4, network_sum, pseudo_sum }
     }
 
+    /// Goes the way back of this packet from now on, which is of the same flow: its sender may be another by now, such as
+    /// the gateway that took the place of one that has failed.
+    #[inline]
+    pub(super) fn follow(&mut self, packet: &[u8]) {
+        if let Some(&[_, _, _, _, _, _, ref source @ ..]) = packet.first_chunk::<12>()
+            && self.header[..6] != *source
+        {
+            self.header[..6].copy_from_slice(source);
+        }
+    }
+
     /// Bytes of the headers.
     #[inline]
     pub(super) fn len(&self) -> usize {

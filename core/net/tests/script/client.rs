@@ -28,6 +28,8 @@ pub(crate) struct Client {
     pub(crate) local: IpAddr,
     pub(crate) port: u16,
     pub(crate) local_port: u16,
+    /// Who sends its packets to the server, and should get those of the server.
+    pub(crate) mac: [u8; 6],
     /// VLAN tags, outer first.
     pub(crate) tags: Vec<u16>,
     /// The number of its SYN.
@@ -50,6 +52,7 @@ impl Client {
             local: OURS_V4.into(),
             port,
             local_port: PORT,
+            mac: THEIR_MAC,
             tags: Vec::new(),
             number: u32::MAX - 700, // Scripts go over the wrap.
             theirs: 0,
@@ -106,7 +109,7 @@ impl Client {
             }
             _ => panic!("addresses of two families"),
         };
-        let mut packet = [OUR_MAC, THEIR_MAC].concat();
+        let mut packet = [OUR_MAC, self.mac].concat();
         let network = if self.remote.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
         for (at, tag) in self.tags.iter().enumerate() {
             let is_outer_of_two = at + 1 < self.tags.len();

@@ -16,6 +16,7 @@ mod congestion;
 mod cookies;
 mod limits;
 mod opening;
+mod paths;
 mod peer;
 mod play;
 mod pool;

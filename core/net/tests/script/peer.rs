@@ -190,7 +190,7 @@ impl Script {
     /// Reads and checks a packet of the server.
     fn read(&mut self, packet: &[u8]) -> Answer {
         let sliced = SlicedPacket::from_ethernet(packet).expect("a packet");
-        assert_eq!((&packet[..6], &packet[6..12]), (&THEIR_MAC[..], &OUR_MAC[..]));
+        assert_eq!(packet[6..12], OUR_MAC);
         let tags: Vec<u16> = (sliced.link_exts.iter())
             .map(|tag| if let LinkExtSlice::Vlan(tag) = tag { tag.vlan_identifier().value() } else { 0 })
             .collect();
@@ -240,9 +240,13 @@ impl Script {
         }
         let port = tcp.destination_port();
         let to = self.clients.iter().rposition(|client| (client.remote, client.port) == (remote, port));
-        let Some(to) = to else { return Answer { to: None, segment } };
+        let Some(to) = to else {
+            assert_eq!(packet[..6], THEIR_MAC);
+            return Answer { to: None, segment };
+        };
         let client = &mut self.clients[to];
         if !self.is_wild {
+            assert_eq!(packet[..6], client.mac, "the way back");
             assert_eq!((tcp.source_port(), local), (client.local_port, client.local));
             assert_eq!(tags, client.tags);
         }

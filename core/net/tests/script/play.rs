@@ -183,10 +183,12 @@ impl Play {
     fn raw(&mut self, record: &Record) {
         let good = self.s.absolute(ack(self.numbers().0, self.acked));
         let mut packet = self.s.client().packet(&good);
+        // The sender's Ethernet address is in no checksum, and is followed; so it stays.
+        let beside_sender = |at: usize| if (6..12).contains(&at) { at + 6 } else { at };
         let at = usize::from(record.acknowledged) % packet.len();
-        packet[at] ^= record.flags | 1;
+        packet[beside_sender(at)] ^= record.flags | 1;
         packet.truncate(packet.len() - usize::from(record.kind >> 3).min(packet.len()));
-        if let Some(byte) = packet.get_mut(usize::from(record.len)) {
+        if let Some(byte) = packet.get_mut(beside_sender(usize::from(record.len))) {
             *byte ^= record.window;
         }
         self.s.raw(&packet);
