@@ -29,6 +29,8 @@ const DEFAULT_MSS_IPV6: u16 = 1220;
 /// Bytes of an IP header and a TCP header without options.
 pub(super) const HEADERS_IPV4: u16 = 40;
 const HEADERS_IPV6: u16 = 60;
+/// How far the numbers of a connection begin behind those of an old one of the same name.
+const ABOVE_OLD: u32 = 65_535 + 2;
 /// Less than this is not believed: it would make a segment of each few bytes (Linux: `TCP_MIN_SND_MSS`).
 const LEAST_MSS: u16 = 48;
 
@@ -144,7 +146,12 @@ impl<S: Server> Tcp<S> {
             key: *key,
             path,
             theirs: segment.seq,
-            ours: self.backlog.cookie(key, segment.seq, mss, context.now_us),
+            // Where the name was in use, above the numbers of then, so that no old segment fits (RFC 9293 section 3.6.1), and
+            // by more than a window that is not shifted, as Linux does. That is no cookie.
+            ours: match stranger.above {
+                Some(above) => above + ABOVE_OLD,
+                None => self.backlog.cookie(key, segment.seq, mss, context.now_us),
+            },
             window: segment.window,
             options: SynOptions { mss: Some(mss), ..options },
             timestamp: segment.timestamps.map_or(0, |timestamps| timestamps.value),
