@@ -48,6 +48,8 @@ impl<Session> Flow<Session> {
                 sending.next = sending.unacked;
                 sending.timed_us = 0;
                 sending.retransmit_us = 0;
+                // As long as the window was closed nobody could make progress.
+                sending.stalled_us = context.now_us;
                 sending.rtt.clear_backoff();
             }
             sending.window = window;

@@ -143,6 +143,27 @@ fn a_window_that_shrinks_to_nothing_and_opens_again() {
     }
 }
 
+/// However long it was closed, as long as the peer answered: a loss when it opens is one like any other.
+#[test]
+fn a_loss_after_a_window_was_closed_for_long_ends_nothing() {
+    let mut s = replying(1000, 1000);
+    s.expect(data(1, 2, &stream(0, 1000)));
+    s.send(ack(2, 1).window(0));
+    for _ in 0..200 {
+        s.wait(1000);
+        if s.ignore() > 0 {
+            s.send(ack(2, 1).window(0));
+        }
+    }
+    s.send(ack(2, 1).window(1000));
+    s.expect(data(1, 2, &stream(0, 1000)));
+    s.silence(49);
+    s.wait(1);
+    s.expect(data(1, 2, &stream(0, 1000)));
+    s.send(ack(2, 1001));
+    assert_eq!((s.tcp().flows(), s.count(Count::GivenUp)), (1, 0));
+}
+
 #[test]
 fn an_older_segment_does_not_change_the_window() {
     let mut s = replying(3000, 1000);
@@ -174,16 +195,22 @@ fn a_shifted_window() {
     s.send(ack(2, 4001));
 }
 
-/// The window of a SYN is never shifted (RFC 7323 section 2.2).
+/// The window of a SYN is never shifted (RFC 7323 section 2.2). What opens the connection says a newer one, so all that is
+/// left of it is how old an acknowledgement may be: as old as the largest window.
 #[test]
 fn the_window_of_a_syn_is_not_shifted() {
-    let mut s = Script::new(config(), Service::replies(2000));
+    let mut s = Script::new(config(), Service::sink());
     s.client().window = 10;
     s.send(syn().shift(10));
     s.expect(plain_syn_ack().shift(0));
-    // What comes first is out of order, so that its window counts and its bytes do not.
-    s.burst([ack(1, 1).window(0), data(1, 1, b"x").window(0)]);
+    s.client().window = 0;
+    s.send(ack(1, 1));
+    s.send(data(1, 1_u32.wrapping_sub(11), b"x"));
+    s.expect(ack(1, 1));
+    assert_eq!((s.count(Count::BadAck), s.service().calls), (1, 0));
+    s.send(data(1, 1_u32.wrapping_sub(10), b"x"));
     s.expect(ack(1, 2));
+    assert_eq!((s.count(Count::BadAck), s.service().calls), (1, 1));
 }
 
 /// The sender's side of the silly window syndrome (RFC 9293 section 3.8.6.2.1).
