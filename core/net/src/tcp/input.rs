@@ -116,7 +116,12 @@ impl<Session> Flow<Session> {
             return true;
         }
         let Some(timestamps) = segment.timestamps else {
-            context.counts.add(Count::NoTimestamp);
+            if segment.has(SYN) {
+                // Its sender may be another one, who has got the same name: it resets what we tell (RFC 5961 section 4.2).
+                self.challenge(context, Count::ChallengedSyn);
+            } else {
+                context.counts.add(Count::NoTimestamp);
+            }
             return false;
         };
         let now_s = (context.now_us / 1_000_000) as u32;

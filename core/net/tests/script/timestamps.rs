@@ -4,7 +4,7 @@ use sheafio_net::Count;
 
 use crate::{
     peer::{Client, Script, config, plain_syn_ack},
-    segment::{ack, data, fin, rst, syn},
+    segment::{ACK, ack, data, fin, rst, syn},
     service::Service,
 };
 
@@ -114,6 +114,13 @@ fn a_missing_timestamp_is_dropped_without_a_word() {
     s.send(fin(1, 1).bare());
     s.nothing();
     assert_eq!((s.count(Count::NoTimestamp), s.service().calls), (2, 0));
+    // A SYN is answered in any case, for another peer may have got this name and have no timestamps; it resets us then.
+    // Whatever comes along with it is dropped.
+    s.send(syn().at(77_777).bare());
+    s.expect(ack(1, 1));
+    s.send(syn().with(ACK).at(0).bytes(b"bare").bare());
+    s.nothing(); // Told just now.
+    assert_eq!((s.count(Count::ChallengedSyn), s.service().calls), (2, 0));
     s.send(rst(1).bare());
     assert_eq!(s.tcp().flows(), 0);
 }
