@@ -136,6 +136,17 @@ impl Headers {
         })
     }
 
+    /// The identifiers of the frame's VLAN tags (IEEE 802.1Q, 12 bits each), the inner one below; 0 where there is none, and
+    /// for a tag that only carries a priority.
+    #[inline]
+    pub fn vlan_ids(&self, frame: &[u8]) -> u32 {
+        let tags = usize::from(self.network).saturating_sub(ETHERNET_BYTES) / VLAN_TAG_BYTES;
+        (0..tags).fold(0, |ids, tag| {
+            let id = word(frame, ETHERNET_BYTES + tag * VLAN_TAG_BYTES).unwrap_or(0) & 0x0fff;
+            ids << 16 | u32::from(id)
+        })
+    }
+
     /// The source and the destination address of an IP packet; an IPv4 address as an IPv4-mapped one (RFC 4291 section
     /// 2.5.5.2).
     ///

@@ -9,13 +9,16 @@ use smoltcp::wire::IpProtocol;
 
 use crate::{Headers, checksum::Sum, headers::Network};
 
-/// A connection's name: both addresses and ports. IPv4 addresses are mapped ones (RFC 4291 section 2.5.5.2).
+/// A connection's name: both addresses and ports, and the VLAN, for two of them may use the same addresses. IPv4 addresses
+/// are mapped ones (RFC 4291 section 2.5.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) remote: Ipv6Addr,
     pub(super) local: Ipv6Addr,
     pub(super) remote_port: u16,
     pub(super) local_port: u16,
+    /// As [`Headers::vlan_ids`] has them.
+    pub(super) vlan_ids: u32,
 }
 
 impl Key {
@@ -34,7 +37,7 @@ impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u128(u128::from(self.remote));
         state.write_u128(u128::from(self.local));
-        state.write_u32(self.ports());
+        state.write_u64(u64::from(self.vlan_ids) << 32 | u64::from(self.ports()));
     }
 }
 

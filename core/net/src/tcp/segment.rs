@@ -76,7 +76,8 @@ impl<'a> Segment<'a> {
             options,
             payload: &bytes[header_bytes..],
         };
-        Ok((Key { remote, local, remote_port: word(0), local_port: word(2) }, segment))
+        let vlan_ids = headers.vlan_ids(packet);
+        Ok((Key { remote, local, remote_port: word(0), local_port: word(2), vlan_ids }, segment))
     }
 
     #[inline(always)]

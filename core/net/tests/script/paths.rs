@@ -1,4 +1,6 @@
-//! The way back to a peer: it is that of the peer's own packets.
+//! The way back to a peer: it is that of the peer's own packets, in its own VLAN.
+
+use sheafio_net::Count;
 
 use crate::{
     peer::{Client, Script, plain_syn_ack},
@@ -70,4 +72,33 @@ fn a_segment_that_is_not_acceptable_leads_nowhere() {
     s.send(ack(6, 6));
     s.send(data(6, 6, b"y"));
     s.expect(data(6, 7, b"y"));
+}
+
+/// The same addresses and ports in two VLANs, or behind two tags, are two peers.
+#[test]
+fn each_vlan_has_its_own_names() {
+    let in_vlan = |tags: &[u16]| Client { tags: tags.to_vec(), ..Client::v4(40_000) };
+    let mut s = Script::echo().with_client(in_vlan(&[5]));
+    s.open();
+    for tags in [&[6][..], &[], &[5, 6], &[6, 5]] {
+        let at = s.join(in_vlan(tags));
+        s.clients[at].number = 77_777 * at as u32;
+        s.open();
+        s.send(data(1, 1, b"hello"));
+        s.expect(data(1, 6, b"hello"));
+        s.send(ack(6, 6));
+    }
+    assert_eq!(s.tcp().flows(), 5);
+    // From another VLAN nobody gets at a connection, whatever it knows of it.
+    let (number, theirs) = (s.clients[0].number, s.clients[0].theirs);
+    let stranger = s.join(Client { number, theirs, ..in_vlan(&[7]) });
+    s.send(rst(1));
+    s.nothing();
+    s.send(data(1, 1, b"forged"));
+    s.expect(rst(1));
+    assert_eq!((s.tcp().flows(), s.count(Count::ResetIgnored), stranger), (5, 1, 5));
+    s.at = 0;
+    s.send(data(1, 1, b"mine"));
+    s.expect(data(1, 5, b"mine"));
+    s.send(ack(5, 5));
 }
