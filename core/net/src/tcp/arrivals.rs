@@ -151,9 +151,16 @@ impl<Session> Flow<Session> {
             }
         }
         match wish {
+            Wish::GoOn if self.closes && self.has_answered() => self.close(),
             Wish::GoOn => {}
             Wish::Close => self.close(),
             Wish::Abort => return Fate::Reset,
+        }
+        let is_over = matches!(self.state, State::Closing | State::LastAck | State::TimeWait);
+        if self.closes && is_over && self.receiving.ring.len() > 0 {
+            // Something came behind our end that was acknowledged and is not answered any more: the peer is not to take that
+            // for an orderly end (RFC 2525 section 2.17).
+            return Fate::Reset;
         }
         // A peer that waits for room hears of it once there is enough (RFC 9293 section 3.8.6.2.2).
         let (told, window, least) = (self.told(), self.window(context), context.least_window);

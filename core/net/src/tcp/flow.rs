@@ -137,6 +137,8 @@ pub(super) struct Flow<Session> {
     pub(super) ack_now: bool,
     /// The server was given less room than it asked for.
     pub(super) wants_room: bool,
+    /// The whole server closes: our half ends as soon as all that has come is answered.
+    pub(super) closes: bool,
     /// Probes that were not answered.
     pub(super) probes: u8,
     pub(super) sending: Sending,
@@ -183,6 +185,12 @@ impl<Session> Flow<Session> {
     #[inline]
     pub(super) fn has_room_again(&self, context: &Context) -> bool {
         self.wants_room && self.sending.ring.len() < context.send_bytes
+    }
+
+    /// Whether nothing has come that the server has not answered yet, as far as it wants to.
+    #[inline]
+    pub(super) fn has_answered(&self) -> bool {
+        self.receiving.ring.len() == 0 && self.beyond.is_empty() && !self.wants_room
     }
 
     /// Whether there is something that the peer should get, whatever the windows say.

@@ -69,6 +69,8 @@ pub struct Tcp<S: Server> {
     waiting: VecDeque<u32>,
     context: Context,
     is_open: bool,
+    /// How far `abort` has come among the numbers of flows; none is opened any more by then.
+    aborted: u32,
 }
 
 impl<S: Server> Tcp<S> {
@@ -115,6 +117,7 @@ impl<S: Server> Tcp<S> {
                 config,
             },
             is_open: true,
+            aborted: 0,
         })
     }
 
@@ -262,42 +265,59 @@ impl<S: Server> Tcp<S> {
         }
     }
 
-    /// Listens no more, forgets half-open connections, and ends our half of all others behind what was written. Go on
-    /// with [`receive`](Self::receive) and [`transmit`](Self::transmit) until [`flows`](Self::flows) is 0, or for as long
-    /// as you can wait; TIME-WAIT is left out then.
+    /// Listens no more, forgets half-open connections, and ends our half of all others: each as soon as the server has
+    /// answered what has come, behind what it writes. Go on with [`receive`](Self::receive) and
+    /// [`transmit`](Self::transmit) until [`flows`](Self::flows) is 0, or for as long as you can wait, and
+    /// [`abort`](Self::abort) what is left then; TIME-WAIT is left out. A connection whose peer sends more behind our end,
+    /// so that it is not answered, is reset once the peer ends it.
     pub fn close(&mut self, cache: &mut PoolCache) {
-        self.is_open = false;
-        self.backlog.clear();
+        self.listen_no_more();
         self.context.config.time_wait_us = 0;
-        let numbers: Vec<u32> = self.flows.numbers().collect();
-        for number in numbers {
+        for number in 0..self.flows.places() {
             let flow = self.flows.flow(number);
-            flow.close();
+            if flow.is_over {
+                continue;
+            }
+            flow.closes = true;
             if flow.state == flow::State::TimeWait {
                 self.end(number, cache);
-            } else if !flow.is_listed {
+                continue;
+            }
+            if flow.has_answered() {
+                flow.close();
+            }
+            if !flow.is_listed {
                 flow.is_listed = true;
                 self.listed.push_back(number);
             }
         }
     }
 
-    /// Resets connections as long as `out` has room. Returns whether there are none left.
+    fn listen_no_more(&mut self) {
+        self.is_open = false;
+        self.backlog.clear();
+    }
+
+    /// Listens no more, and resets connections as long as `out` has room. Returns whether there are none left; if not, call
+    /// it again. It goes over all connections once, however many calls that takes.
     pub fn abort(&mut self, cache: &mut PoolCache, out: &mut Burst) -> bool {
-        while out.room() > 0 {
-            let Some(number) = self.flows.numbers().next() else { return true };
-            if !self.flows.flow(number).reset(&mut self.context, cache, out) {
-                break;
+        self.listen_no_more();
+        while self.aborted < self.flows.places() {
+            let flow = self.flows.flow(self.aborted);
+            if !flow.is_over {
+                if !flow.reset(&mut self.context, cache, out) {
+                    break;
+                }
+                self.end(self.aborted, cache);
             }
-            self.end(number, cache);
+            self.aborted += 1;
         }
         self.flows.len() == 0
     }
 
     /// Gives all frames back, without a word to anybody.
     pub fn release(mut self, cache: &mut PoolCache) {
-        let numbers: Vec<u32> = self.flows.numbers().collect();
-        for number in numbers {
+        for number in 0..self.flows.places() {
             self.flows.remove(number, cache);
         }
     }

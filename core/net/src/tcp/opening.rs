@@ -339,6 +339,7 @@ fn open<Session: Default>(entry: &HalfOpen, context: &Context) -> Flow<Session> 
         is_over: false,
         ack_now: false,
         wants_room: false,
+        closes: false,
         probes: 0,
         sending: Sending {
             ring: Bytes::default(),

@@ -29,7 +29,7 @@ pub(super) struct Flows<Session> {
     send_frames: usize,
 }
 
-impl<Session> Flows<Session> {
+impl<Session: Default> Flows<Session> {
     /// Room for `most` flows with so many frames each. `seed` keeps peers from choosing names that collide.
     pub(super) fn new(most: usize, (receive_frames, send_frames): (usize, usize), seed: u64) -> Self {
         Self {
@@ -96,21 +96,26 @@ impl<Session> Flows<Session> {
         Some(number)
     }
 
-    /// Removes a flow and gives its frames back.
+    /// Removes a flow, if it was not yet, gives its frames back and drops its session.
     pub(super) fn remove(&mut self, number: u32, cache: &mut PoolCache) {
+        if self.all[number as usize].is_over {
+            return;
+        }
         let hash = self.hasher.hash_one(self.all[number as usize].key);
         if let Ok(entry) = self.index.find_entry(hash, |other| *other == number) {
             entry.remove();
             self.free.push(number);
-            self.all[number as usize].is_over = true;
+            let flow = &mut self.all[number as usize];
+            flow.is_over = true;
+            flow.session = Session::default();
         }
         let (_, receive, send) = self.get_mut(number);
         bytes::free(receive, cache);
         bytes::free(send, cache);
     }
 
-    /// The numbers of all flows in use.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
-        self.index.iter().copied()
+    /// All flows have numbers below this one, those that are over as well.
+    pub(super) fn places(&self) -> u32 {
+        self.all.len() as u32
     }
 }

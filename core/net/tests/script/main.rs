@@ -14,6 +14,7 @@ mod client;
 mod closing;
 mod congestion;
 mod cookies;
+mod ending;
 mod limits;
 mod opening;
 mod paths;

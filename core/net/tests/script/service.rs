@@ -1,5 +1,7 @@
 //! The application on top of the connections: it does what a script tells it to.
 
+use std::sync::Arc;
+
 use sheafio_net::tcp::{Input, Output, Server};
 
 use crate::segment::stream;
@@ -34,6 +36,8 @@ pub(crate) struct Service {
     /// Calls that said that the peer has ended its half.
     pub(crate) ended: usize,
     pub(crate) calls: usize,
+    /// Each session that was called holds one of it.
+    pub(crate) alive: Arc<()>,
 }
 
 impl Service {
@@ -48,6 +52,7 @@ impl Service {
             got: Vec::new(),
             ended: 0,
             calls: 0,
+            alive: Arc::new(()),
         }
     }
 
@@ -81,6 +86,7 @@ pub(crate) struct Session {
     head: Option<u8>,
     /// Records that had no room yet.
     unsent: Vec<u8>,
+    alive: Option<Arc<()>>,
 }
 
 impl Service {
@@ -126,6 +132,7 @@ impl Server for Service {
 
     fn serve(&mut self, session: &mut Session, input: &mut Input<'_>, output: &mut Output<'_>) {
         self.calls += 1;
+        session.alive = Some(self.alive.clone());
         if self.abort {
             return output.abort();
         }

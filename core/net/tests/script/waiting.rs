@@ -1,4 +1,4 @@
-//! TIME-WAIT: how long it lasts, what is answered in it, and who takes the name before it ends; and the end of a server.
+//! TIME-WAIT: how long it lasts, what is answered in it, and who takes the name before it ends.
 
 use sheafio_net::{Count, tcp::Config};
 
@@ -169,74 +169,4 @@ fn the_oldest_in_time_wait_makes_room_when_all_are_in_use() {
     s.at = 2;
     s.send(fin(2, 2));
     s.expect(ack(2, 3));
-}
-
-/// `Tcp::close`: no new connections, the old ones end behind what was written, and no name is kept.
-#[test]
-fn a_server_that_closes_lets_all_connections_end() {
-    let mut s = Script::new(config(), Service { close: Close::Never, ..Service::replies(3000) });
-    s.client().window = 1000;
-    s.open();
-    s.send(data(1, 1, b"x"));
-    s.expect(data(1, 2, &stream(0, 1000)));
-    // One is half open, one in TIME-WAIT would be left out as well.
-    let half_open = s.join(Client::v4(40_001));
-    s.send(syn());
-    s.expect(plain_syn_ack());
-    let (tcp, cache) = (s.tcp.as_mut().unwrap(), s.cache.as_mut().unwrap());
-    tcp.close(cache);
-    s.settle();
-    assert_eq!(s.tcp().half_open(), 0);
-    s.at = half_open;
-    s.send(ack(1, 1));
-    s.expect(rst(1));
-    s.send(syn().at(9));
-    s.expect(rst_ack(0_u32.wrapping_sub(s.clients[half_open].theirs), 10));
-
-    s.at = 0;
-    s.send(ack(2, 1001));
-    s.expect(data(1001, 2, &stream(1000, 1000)));
-    s.send(ack(2, 2001));
-    s.expect(fin(2001, 2).bytes(&stream(2000, 48))); // What the send buffer had.
-    s.send(fin(2, 2050));
-    s.expect(ack(2050, 3));
-    s.wait(1);
-    assert_eq!(s.tcp().flows(), 0);
-}
-
-#[test]
-fn a_server_that_closes_forgets_what_was_in_time_wait() {
-    let mut s = waiting();
-    let (tcp, cache) = (s.tcp.as_mut().unwrap(), s.cache.as_mut().unwrap());
-    tcp.close(cache);
-    assert_eq!(s.tcp().flows(), 0);
-}
-
-/// `Tcp::abort`: every peer hears of it, a burst at a time.
-#[test]
-fn a_server_that_aborts_resets_all_connections() {
-    let config = Config { max_flows: 40, ..config() };
-    let mut s = Script::new(config, Service { sip: 0, ..Service::echo() });
-    for port in 1..=40 {
-        s.join(Client::v4(port));
-        s.open();
-        s.send(data(1, 1, b"kept"));
-        s.expect(ack(1, 5));
-    }
-    assert_eq!(s.held(), 40);
-    s.out.set_limit(16);
-    let mut resets = 0;
-    let mut calls = 0;
-    loop {
-        let (tcp, cache) = (s.tcp.as_mut().unwrap(), s.cache.as_mut().unwrap());
-        let is_done = tcp.abort(cache, &mut s.out);
-        calls += 1;
-        s.look();
-        resets += s.ignore();
-        if is_done {
-            break;
-        }
-    }
-    assert_eq!((resets, calls), (40, 3));
-    assert_eq!((s.tcp().flows(), s.held()), (0, 0));
 }
