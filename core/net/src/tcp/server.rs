@@ -9,7 +9,8 @@ use super::bytes::{Bytes, Slots};
 
 /// A server of connections: requests in, responses out.
 pub trait Server {
-    /// What the application keeps for each connection.
+    /// What the application keeps for each connection. It is dropped as soon as the connection is over, however that ends;
+    /// `serve` is told of nothing but the peer's end.
     type Session: Default;
 
     /// Is called when bytes have arrived, when the peer has ended its half, and when there is room again after a write
@@ -141,7 +142,8 @@ impl Output<'_> {
         written as usize
     }
 
-    /// Ends our half of the connection, behind what was written. What the peer still sends is shown to the server.
+    /// Ends our half of the connection, behind what was written. What the peer still sends is shown to the server, for as
+    /// long as the peer is there; to be rid of a peer that does not end its half, [`abort`](Self::abort).
     pub fn close(&mut self) {
         if self.wish == Wish::GoOn {
             self.wish = Wish::Close;

@@ -22,11 +22,18 @@ impl<Session> Flow<Session> {
         if self.sending.retransmit_us != 0 {
             return Some(self.sending.retransmit_us);
         }
-        if self.state == State::FinWait2 {
+        if self.is_ended_by_silence(context) {
             return Some(self.heard_us + context.config.user_timeout_us);
         }
         let keepalive = context.config.keepalive_us;
         (keepalive > 0).then(|| self.heard_us + keepalive + u64::from(self.probes) * (keepalive / 10))
+    }
+
+    /// Whether the peer is given up if it does not end its half: when the server closes, or where nobody probes. Otherwise it
+    /// may have more to send, and take its time (RFC 9293 section 3.6), if it answers.
+    #[inline]
+    fn is_ended_by_silence(&self, context: &Context) -> bool {
+        self.state == State::FinWait2 && (self.closes || context.config.keepalive_us == 0)
     }
 
     /// Does what the time asks for, if its time has come.
@@ -53,7 +60,7 @@ impl<Session> Flow<Session> {
         if self.sending.retransmit_us != 0 {
             return self.send_again(context, frames, out);
         }
-        if self.state == State::FinWait2 {
+        if self.is_ended_by_silence(context) {
             // The peer has nothing to say, and does not say so.
             context.counts.add(Count::GivenUp);
             return Fate::Reset;

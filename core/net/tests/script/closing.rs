@@ -1,6 +1,6 @@
 //! How connections are closed, by either side, both, and once more under the same name.
 
-use sheafio_net::Count;
+use sheafio_net::{Count, tcp::Config};
 
 use crate::{
     peer::{Script, config},
@@ -193,9 +193,36 @@ fn the_peer_goes_on_sending_after_the_server_has_ended() {
     s.expect(ack(2, 20_003));
 }
 
+/// A peer that takes its time, for it has more to send, is probed and kept.
+#[test]
+fn a_peer_that_pauses_after_our_end_is_kept() {
+    let mut s = closer(0);
+    s.send(data(1, 1, b"x"));
+    s.expect(fin(1, 2));
+    s.send(ack(2, 2));
+    for at in 0..3 {
+        s.silence(59_999);
+        s.wait(1);
+        s.expect(ack(1, 2 + at));
+        s.send(ack(2 + at, 2));
+        s.silence(30_000);
+        s.send(data(2 + at, 2, b"y"));
+        s.expect(ack(2, 3 + at));
+    }
+    // And it is reaped once it does not answer.
+    s.wait(60_000 + 4 * 6000);
+    assert_eq!((s.ignore(), s.tcp().flows()), (5, 1));
+    s.wait(6000);
+    s.expect(rst_ack(2, 5));
+    assert_eq!((s.tcp().flows(), s.count(Count::KeepaliveExpired)), (0, 1));
+}
+
+/// Where nobody probes it can't be known whether a silent peer is there.
 #[test]
 fn a_peer_that_never_ends_its_half_is_given_up() {
-    let mut s = closer(0);
+    let config = Config { keepalive_us: 0, ..config() };
+    let mut s = Script::new(config, Service { close: Close::AtOnce, ..Service::sink() });
+    s.open();
     s.send(data(1, 1, b"x"));
     s.expect(fin(1, 2));
     s.send(ack(2, 2));
@@ -208,7 +235,8 @@ fn a_peer_that_never_ends_its_half_is_given_up() {
 /// A server that goes on writing after its end is not asked again and again, nor does that keep the connection.
 #[test]
 fn a_server_that_writes_after_its_end_keeps_nothing() {
-    let mut s = Script::new(config(), Service { close: Close::AtOnce, ..Service::echo() });
+    let config = Config { keepalive_us: 0, ..config() };
+    let mut s = Script::new(config, Service { close: Close::AtOnce, ..Service::echo() });
     s.open();
     s.send(data(1, 1, b"x"));
     s.expect(fin(1, 2).bytes(b"x"));
