@@ -16,14 +16,12 @@
 //!               |  keyed hash of name and SYN   |  epoch  | mss class |
 //! ```
 
-use std::{
-    collections::VecDeque,
-    hash::{BuildHasher, RandomState},
-};
+use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
 use super::{
+    order::Order,
     peer::{Key, Path},
     segment::SynOptions,
     sequence::Seq,
@@ -55,8 +53,7 @@ pub(super) struct HalfOpen {
 pub(super) struct Backlog {
     entries: Vec<HalfOpen>,
     free: Vec<u32>,
-    /// Oldest first. A number may lie in it though its entry is gone or another's; the time tells.
-    order: VecDeque<(u32, u64)>,
+    order: Order,
     index: HashTable<u32>,
     hasher: RandomState,
     wheel: Wheel,
@@ -80,7 +77,7 @@ impl Backlog {
         Self {
             entries: Vec::with_capacity(most),
             free: Vec::with_capacity(most),
-            order: VecDeque::with_capacity(2 * most),
+            order: Order::new(most),
             index: HashTable::with_capacity(2 * most),
             hasher: RandomState::new(),
             wheel: Wheel::new(most, now_us),
@@ -151,18 +148,10 @@ impl Backlog {
     pub(super) fn insert(&mut self, entry: HalfOpen) -> bool {
         let mut evicted = false;
         while self.len() >= self.most {
-            let Some((oldest, sent_us)) = self.order.pop_front() else { break };
-            if self.is_current(oldest, sent_us) {
-                self.remove(oldest);
-                self.lost_us = Some(entry.sent_us);
-                evicted = true;
-            }
-        }
-        // Entries that were answered leave their place in the order behind; it is swept before it would grow.
-        if self.order.len() == 2 * self.most {
-            let mut order = std::mem::take(&mut self.order);
-            order.retain(|(number, at)| self.is_current(*number, *at));
-            self.order = order;
+            let Some(oldest) = self.order.oldest() else { break };
+            self.remove(oldest);
+            self.lost_us = Some(entry.sent_us);
+            evicted = true;
         }
         let hash = self.hasher.hash_one(entry.key);
         let number = if let Some(number) = self.free.pop() {
@@ -172,18 +161,11 @@ impl Backlog {
             self.entries.push(entry);
             self.entries.len() as u32 - 1
         };
-        debug_assert!(self.order.len() < 2 * self.most, "the order was swept");
-        self.order.push_back((number, entry.sent_us));
+        self.order.push(number);
         self.wheel.set_by(number, entry.sent_us + RETRY_US);
         let (entries, hasher) = (&self.entries, &self.hasher);
         self.index.insert_unique(hash, number, |number| hasher.hash_one(entries[*number as usize].key));
         evicted
-    }
-
-    /// Whether an entry in the order is still the one that it was made for.
-    fn is_current(&self, number: u32, sent_us: u64) -> bool {
-        let entry = &self.entries[number as usize];
-        entry.sent_us == sent_us && self.find(&entry.key) == Some(number)
     }
 
     /// Removes one.
@@ -194,6 +176,7 @@ impl Backlog {
             place.remove();
             self.free.push(number);
             self.wheel.cancel(number);
+            self.order.remove(number);
         }
         entry
     }
@@ -222,10 +205,8 @@ impl Backlog {
 
     /// Forgets all of them.
     pub(super) fn clear(&mut self) {
-        while let Some((number, sent_us)) = self.order.pop_front() {
-            if self.is_current(number, sent_us) {
-                self.remove(number);
-            }
+        while let Some(oldest) = self.order.oldest() {
+            self.remove(oldest);
         }
     }
 }

@@ -14,6 +14,7 @@ use smoltcp::storage::Assembler;
 use super::{
     bytes::Bytes,
     context::Context,
+    order::Order,
     peer::{Key, Path},
     rtt::Rtt,
     segment::TIMESTAMP_BYTES,
@@ -209,6 +210,7 @@ pub(super) fn bytes_without_frames<Session>(frames: usize) -> usize {
     size_of::<Flow<Session>>()
         + frames * size_of::<Place>()
         + Wheel::BYTES_A_TIMER
-        + 3 * size_of::<u32>()
+        + Order::BYTES_A_NUMBER
+        + 2 * size_of::<u32>()
         + 12
 }

@@ -28,6 +28,7 @@ mod context;
 mod flow;
 mod input;
 mod opening;
+mod order;
 mod output;
 mod peer;
 mod rtt;
@@ -47,6 +48,7 @@ use self::{
     context::Context,
     input::{Fate, Frames},
     opening::{HEADERS_IPV4, Stranger},
+    order::Order,
     segment::Segment,
     table::Flows,
     wheel::Wheel,
@@ -65,8 +67,8 @@ pub struct Tcp<S: Server> {
     wheel: Wheel,
     /// Flows that have something to send.
     listed: VecDeque<u32>,
-    /// Flows that came into TIME-WAIT, oldest first; some are something else by now.
-    waiting: VecDeque<u32>,
+    /// Flows in TIME-WAIT.
+    waiting: Order,
     context: Context,
     is_open: bool,
     /// How far `abort` has come among the numbers of flows; none is opened any more by then.
@@ -104,7 +106,7 @@ impl<S: Server> Tcp<S> {
             backlog: Backlog::new(config.backlog, now_us),
             wheel: Wheel::new(config.max_flows, now_us),
             listed: VecDeque::with_capacity(config.max_flows),
-            waiting: VecDeque::with_capacity(config.max_flows),
+            waiting: Order::new(config.max_flows),
             context: Context {
                 counts,
                 now_us,
@@ -187,12 +189,7 @@ impl<S: Server> Tcp<S> {
         let flow = self.flows.flow(number);
         match fate {
             Fate::Kept => {}
-            Fate::Waits => {
-                if self.waiting.len() == self.waiting.capacity() {
-                    self.waiting.pop_front();
-                }
-                self.waiting.push_back(number);
-            }
+            Fate::Waits => self.waiting.push(number),
             Fate::Over => return self.end(number, cache),
             Fate::Reset => {
                 // If there is no room for it, the peer's next segment is answered by one.
@@ -217,6 +214,7 @@ impl<S: Server> Tcp<S> {
     fn end(&mut self, number: u32, cache: &mut PoolCache) {
         self.context.counts.add(crate::Count::FlowsEnded);
         self.wheel.cancel(number);
+        self.waiting.remove(number);
         let flow = self.flows.flow(number);
         self.backlog.note_end(&flow.key, flow.opened);
         // Its number stays in the list of those that have something to send, once, whoever gets it next; so the list never

@@ -135,7 +135,8 @@ impl<S: Server> Tcp<S> {
             half_open.path = path;
             return answer_syn(half_open, context, cache, out);
         }
-        if self.flows.is_full() && !self.make_room(cache) {
+        // One in TIME-WAIT makes room for who answers us, and not for a SYN that anybody may have sent.
+        if self.flows.is_full() && self.waiting.oldest().is_none() {
             return self.context.counts.add(Count::FlowLimit);
         }
         let context = &mut self.context;
@@ -231,15 +232,10 @@ impl<S: Server> Tcp<S> {
 
     /// Removes the connection that has been in TIME-WAIT for longest. Whether there was one.
     fn make_room(&mut self, cache: &mut PoolCache) -> bool {
-        while let Some(number) = self.waiting.pop_front() {
-            let flow = self.flows.flow(number);
-            if flow.state == State::TimeWait && !flow.is_over {
-                self.context.counts.add(Count::TimeWaitReused);
-                self.end(number, cache);
-                return true;
-            }
-        }
-        false
+        let Some(oldest) = self.waiting.oldest() else { return false };
+        self.context.counts.add(Count::TimeWaitReused);
+        self.end(oldest, cache);
+        true
     }
 
     /// Answers a segment of no connection by a reset: section 3.10.7.1. Where others have connections too, a SYN alone:

@@ -162,6 +162,11 @@ fn the_oldest_in_time_wait_makes_room_when_all_are_in_use() {
     }
     close(&mut s, 4);
     assert_eq!((s.tcp().flows(), s.count(Count::TimeWaitReused)), (3, 1));
+    // A SYN that nobody stands for ends none.
+    s.join(Client::v4(5));
+    s.send(syn());
+    s.expect(plain_syn_ack());
+    assert_eq!((s.tcp().flows(), s.count(Count::TimeWaitReused)), (3, 1));
     // The first is gone, the second is there.
     s.at = 1;
     s.send(fin(2, 2));
@@ -169,4 +174,33 @@ fn the_oldest_in_time_wait_makes_room_when_all_are_in_use() {
     s.at = 2;
     s.send(fin(2, 2));
     s.expect(ack(2, 3));
+}
+
+/// The oldest by when it came into TIME-WAIT, also if its place was another's before, or its own.
+#[test]
+fn the_oldest_is_known_though_names_were_used_again() {
+    let config = Config { max_flows: 3, ..config() };
+    let mut s = Script::new(config, Service { close: Close::AtOnce, ..Service::sink() });
+    let close = |s: &mut Script, at: usize| {
+        s.at = at;
+        let client = s.client();
+        client.number = client.number.wrapping_add(64_000);
+        s.open();
+        s.send(data(1, 1, b"x"));
+        s.expect(fin(1, 2));
+        s.send(fin(2, 2));
+        s.expect(ack(2, 3));
+        s.wait(1000);
+    };
+    let all: Vec<usize> = (1..=4).map(|port| s.join(Client::v4(port))).collect();
+    // The first three, then the first and the second once more: now the third is the oldest.
+    for at in [0, 1, 2, 0, 1] {
+        close(&mut s, all[at]);
+    }
+    close(&mut s, all[3]);
+    for (at, is_there) in [(0, true), (1, true), (2, false), (3, true)] {
+        s.at = all[at];
+        s.send(fin(2, 2));
+        s.expect(if is_there { ack(2, 3) } else { rst(2) });
+    }
 }
