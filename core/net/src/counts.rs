@@ -149,10 +149,13 @@ counts! {
     FlowsOpened "tcp_flows_opened",
     /// Connections that are over.
     FlowsEnded "tcp_flows_ended",
-    /// SYNs that were not answered, for there are as many connections as are allowed.
+    /// SYNs that were not answered, and answers to ours that opened nothing, for there are as many connections as are
+    /// allowed. Both come again.
     FlowLimit "tcp_flow_limit",
     /// SYNs that were answered.
     SynReceived "tcp_syn_received",
+    /// SYNs of half-open connections that came again; they were answered again.
+    SynRepeated "tcp_syn_repeated",
     /// SYNs with other flags that have no place in one.
     BadSyn "tcp_bad_syn",
     /// Half-open connections that made room for newer ones.

@@ -98,6 +98,7 @@ impl<Session> Flow<Session> {
         } else {
             // It stays at most half a circle behind, so that it can be told from what lies ahead.
             sending.recover = sending.recover.later(ack);
+            sending.resend = false; // If it was to be sent again, it has come now.
             if sending.in_recovery {
                 sending.in_recovery = false;
                 sending.congestion = sending.threshold.max(mss);

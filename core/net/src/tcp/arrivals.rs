@@ -43,6 +43,9 @@ impl<Session> Flow<Session> {
                 receiving.ring.write(frames.receive, context.frame_bytes, offset, payload, frames.cache);
             receiving.ring.extend(written);
             receiving.next += written;
+            if (written as usize) < payload.len() {
+                context.counts.add(Count::NoFrame);
+            }
             let ended = self.take_fin(context);
             return (&[], written > 0 || ended);
         }

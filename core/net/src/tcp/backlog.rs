@@ -45,8 +45,10 @@ pub(super) struct HalfOpen {
     pub(super) options: SynOptions,
     pub(super) timestamp: u32,
     pub(super) sent_us: u64,
-    /// How often our SYN was sent.
+    /// How often our SYN was sent by time.
     pub(super) sent: u8,
+    /// It was sent once more besides, for the peer's came again: so it is not known which of them is answered.
+    pub(super) is_repeated: bool,
 }
 
 /// The half-open connections of an lcore.

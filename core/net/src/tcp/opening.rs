@@ -14,7 +14,7 @@ use super::{
     bytes::Bytes,
     context::Context,
     flow::{Flow, Receiving, Sending, State},
-    output::{push, room},
+    output::{initial_window, push, room},
     peer::{Key, Path},
     rtt::Rtt,
     segment::{ACK, FIN, Header, RST, SYN, Sacks, Segment, SynOptions, Timestamps},
@@ -130,9 +130,10 @@ impl<S: Server> Tcp<S> {
         }
         if let Some(number) = half_open {
             // Ours has been lost, or this is another connection of the same name, whose peer resets the old one.
-            context.counts.add(Count::ChallengedSyn);
+            context.counts.add(Count::SynRepeated);
             let half_open = self.backlog.get_mut(number);
             half_open.path = path;
+            half_open.is_repeated = true;
             return answer_syn(half_open, context, cache, out);
         }
         // One in TIME-WAIT makes room for who answers us, and not for a SYN that anybody may have sent.
@@ -158,6 +159,7 @@ impl<S: Server> Tcp<S> {
             timestamp: segment.timestamps.map_or(0, |timestamps| timestamps.value),
             sent_us: context.now_us,
             sent: 1,
+            is_repeated: false,
         };
         context.counts.add(Count::SynReceived);
         if self.backlog.insert(entry) {
@@ -212,6 +214,7 @@ impl<S: Server> Tcp<S> {
                         timestamp: segment.timestamps.map_or(0, |timestamps| timestamps.value),
                         sent_us: self.context.now_us,
                         sent: u8::MAX,
+                        is_repeated: true,
                     }
                 }
                 _ => return self.refuse(stranger, cache, out),
@@ -315,11 +318,13 @@ pub(super) fn answer_syn(entry: &HalfOpen, context: &Context, cache: &mut PoolCa
 fn open<Session: Default>(entry: &HalfOpen, context: &Context) -> Flow<Session> {
     let mss = entry.options.mss.unwrap_or(DEFAULT_MSS_IPV4);
     let mut rtt = Rtt::default();
-    if entry.sent == 1 {
+    // What was sent twice is not timed (Karn, RFC 6298 section 3). Then the timeout is that of who knows nothing, 1 s. Section
+    // 5.7 wants 3 s, for the sake of paths on which a second is too short; a server in a datacentre has none of those, and
+    // on the paths that it has, 3 s of silence after each loss are long. A slower one is learned by backing off.
+    if entry.sent == 1 && !entry.is_repeated {
         rtt.sample((context.now_us - entry.sent_us).min(u64::from(u32::MAX)) as u32);
     }
-    // RFC 6928; but one segment if our SYN was lost more than once (RFC 5681 section 3.1, and as Linux: once may be chance).
-    let initial = (10 * u32::from(mss)).min(14_600.max(2 * u32::from(mss)));
+    // One segment if our SYN was lost more than once (RFC 5681 section 3.1, and as Linux: once may be chance).
     let is_lossy = (3..u8::MAX).contains(&entry.sent);
     let (ours, theirs) = (entry.ours + 1, entry.theirs + 1);
     // Without the peer's shift ours does not count either (RFC 7323 section 2.2).
@@ -346,7 +351,7 @@ fn open<Session: Default>(entry: &HalfOpen, context: &Context) -> Flow<Session> 
             max_window: window,
             window_seq: entry.theirs,
             window_ack: ours,
-            congestion: if is_lossy { u32::from(mss) } else { initial },
+            congestion: if is_lossy { u32::from(mss) } else { initial_window(mss) },
             threshold: u32::MAX,
             recover: ours,
             timed: ours,

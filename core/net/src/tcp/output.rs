@@ -14,6 +14,15 @@ use super::{
 };
 use crate::Count;
 
+/// A congestion window that is larger than most initial ones, in bytes.
+const LARGE_BYTES: u32 = 14_600;
+
+/// The congestion window that a connection begins with, in bytes (RFC 6928).
+pub(super) fn initial_window(mss: u16) -> u32 {
+    let mss = u32::from(mss);
+    (10 * mss).min(LARGE_BYTES.max(2 * mss))
+}
+
 impl<Session> Flow<Session> {
     /// Adds what is to be sent now to `out`. Returns whether that was all; if not, `out` is full or the pool is empty.
     #[inline]
@@ -33,6 +42,9 @@ impl<Session> Flow<Session> {
             self.sending.resend = false;
             self.sending.timed_us = 0; // It may be the one that is timed (Karn, RFC 6298 section 3).
             context.counts.add(Count::Retransmit);
+        }
+        if self.sending.congestion > LARGE_BYTES && self.sending.newest == self.sending.unacked {
+            self.after_idle(context);
         }
         loop {
             let (len, fin) = self.next_segment();
@@ -60,6 +72,18 @@ impl<Session> Flow<Session> {
                 context.now_us + self.sending.rtt.timeout_us(context.config.min_rto_us);
         }
         true
+    }
+
+    /// With nothing in flight: what the path carried once says little of what it carries after a pause of a timeout or more, so
+    /// it is learned anew (RFC 5681 section 4.1). A threshold keeps most of what was known, as Linux does it.
+    #[cold]
+    fn after_idle(&mut self, context: &Context) {
+        let sending = &mut self.sending;
+        let idle_us = context.now_us - sending.stalled_us;
+        if idle_us > sending.rtt.timeout_us(context.config.min_rto_us) {
+            sending.threshold = sending.threshold.max(sending.congestion / 4 * 3);
+            sending.congestion = sending.congestion.min(initial_window(sending.mss));
+        }
     }
 
     /// Bytes of the next segment, and whether our FIN follows them.

@@ -117,6 +117,7 @@ impl<Session> Flow<Session> {
             sending.timed_us = 0;
             sending.duplicates = 0;
             sending.in_recovery = false;
+            sending.resend = false; // It is the first of all that is sent again.
             sending.recover = sending.newest;
             sending.rtt.back_off();
         }

@@ -1,9 +1,11 @@
 //! How much is in flight: the congestion window (RFC 5681, RFC 6928).
 
+use sheafio_net::{Count, tcp::Config};
+
 use crate::{
     peer::Script,
     recovery::{MSS, got, large, numbers},
-    segment::{ack, data, syn},
+    segment::{ack, data, stream, syn},
     service::Service,
 };
 
@@ -141,4 +143,67 @@ fn a_path_that_loses_syns_begins_with_one_segment() {
         s.wait(1);
         assert_eq!(s.ignore(), 1);
     }
+}
+
+/// After a pause a burst is as long as at the begin (RFC 5681 section 4.1).
+#[test]
+fn a_pause_makes_the_next_burst_short() {
+    for (pause, expected) in [(40, 30..=40), (60, 10..=10)] {
+        let config = Config { receive_bytes: 100_000, ..large() };
+        let mut s = Script::new(config, Service::echo());
+        s.open_with(syn().mss(MSS as u16).shift(4));
+        let mut at = 1;
+        // So many segments, which come back; how many of them at once.
+        let mut exchange = |s: &mut Script, count: u32| {
+            let bytes = stream(0, MSS as usize);
+            s.burst((0..count).map(|number| data(at + number * MSS, at, &bytes)));
+            let first = s.ignore() as u32;
+            let end = at + count * MSS;
+            for number in 1..=count {
+                s.send(ack(end, at + number * MSS));
+                s.ignore();
+            }
+            at = end;
+            first
+        };
+        for _ in 0..3 {
+            exchange(&mut s, 40);
+        }
+        assert!((30..=40).contains(&exchange(&mut s, 40)));
+        s.wait(pause);
+        let burst = exchange(&mut s, 40);
+        assert!(expected.contains(&burst), "{burst} after {pause} ms");
+        // And what it had is reached again as quickly as by a connection that begins.
+        let burst = exchange(&mut s, 40);
+        assert!((20..=40).contains(&burst), "{burst}");
+    }
+}
+
+/// What three duplicates would have sent again has come by the time that it could be sent: it is not.
+#[test]
+fn what_is_acknowledged_in_time_is_not_sent_again() {
+    let mut s = Script::new(large(), Service::replies(150_000));
+    s.open_with(syn().mss(MSS as u16).shift(4));
+    s.send(data(1, 1, b"x"));
+    assert_eq!(s.ignore(), 10);
+    s.burst([got(0), got(0), got(0), got(10)]);
+    let sent = numbers(&s.all());
+    assert!(sent.first() == Some(&10) && sent.is_sorted(), "{sent:?}");
+    assert_eq!((s.count(Count::FastRetransmit), s.count(Count::Retransmit)), (1, 0));
+}
+
+/// Without a frame neither duplicates nor the timeout get it sent again; once there is one, both together do it once.
+#[test]
+fn what_waits_for_a_frame_is_sent_again_once() {
+    let mut s = Script::new(large(), Service::replies(150_000));
+    s.open_with(syn().mss(MSS as u16).shift(4));
+    s.send(data(1, 1, b"x"));
+    assert_eq!(s.ignore(), 10);
+    s.starve(0);
+    s.burst([got(0), got(0), got(0)]);
+    s.silence(51);
+    assert_eq!((s.count(Count::FastRetransmit), s.count(Count::Timeout)), (1, 1));
+    s.feed();
+    s.settle();
+    assert_eq!(numbers(&s.all()), [0]);
 }

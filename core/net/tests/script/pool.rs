@@ -285,3 +285,23 @@ fn an_idle_connection_holds_no_frame() {
         assert_eq!(s.held(), 0);
     }
 }
+
+/// Each time that bytes find no frame is counted: behind others that wait as well.
+#[test]
+fn bytes_that_find_no_frame_are_counted() {
+    let config = Config { receive_bytes: 4096, ..config() };
+    let mut s = Script::new(config, Service { sip: 0, ..Service::sink() });
+    s.open();
+    for at in [0, 1000] {
+        s.send(data(1 + at, 1, &stream(at as usize, 1000)));
+    }
+    s.ignore();
+    s.starve(0);
+    let before = s.count(Count::NoFrame);
+    let packet = s.clients[0].packet(&s.absolute(data(2001, 1, &stream(2000, 1000))));
+    s.raw(&packet);
+    assert_eq!(s.count(Count::NoFrame), before + 1);
+    s.feed();
+    s.settle();
+    s.expect(ack(1, 2049));
+}
