@@ -5,8 +5,9 @@
 //!
 //! Whoever lost its place and does answer is recognised by its cookie: the number that our SYN had says, to who knows the
 //! secret, that we sent it within the last two minutes, and a little of what was agreed on (as SYN cookies do,
-//! Bernstein 1996). What it can't say is given up: selective acknowledgements, and the scale of the peer's windows,
-//! which are then taken for smaller than they are.
+//! Bernstein 1996). What it has no room for, selective acknowledgements and the scale of the peer's windows, our timestamp
+//! says, which comes back with the peer's answer. From a peer without timestamps it is given up: its windows are then
+//! taken for smaller than they are.
 //!
 //! A cookie is as good as a place in the backlog, so it is looked at only while somebody may have lost its place; and not for
 //! a connection that was open and is over: its first segment, that comes late or once more, is not to open it again.
@@ -14,6 +15,9 @@
 //! ```text
 //! cookie, bits:  31                            5 4       3 2        0
 //!               |  keyed hash of name and SYN   |  epoch  | mss class |
+//!
+//! timestamp, bits:                            31       5  4    3       0
+//!                                            |  clock   |sack|  shift   |    shift 15: none
 //! ```
 
 use std::hash::{BuildHasher, RandomState};
@@ -73,6 +77,23 @@ const RETRY_US: u64 = 1_000_000;
 const OVER_LEAST: usize = 4096;
 /// How often it is sent.
 const TRIES: u8 = 5;
+
+/// Bits of a timestamp that say what the peer has offered.
+const OFFER: u32 = 0x1f;
+const NO_SHIFT: u8 = 15;
+
+/// The timestamp of a SYN of ours, which says what the peer has offered: the newest that does so and is not ahead of the
+/// clock, for what follows may not be older (RFC 7323 section 5).
+pub(super) fn with_offer(clock: u32, offer: &SynOptions) -> u32 {
+    let bits = u32::from(offer.sack) << 4 | u32::from(offer.shift.unwrap_or(NO_SHIFT));
+    clock.wrapping_sub(clock.wrapping_sub(bits) & OFFER)
+}
+
+/// What such a timestamp says: whether the peer takes selective acknowledgements, and its shift.
+pub(super) fn offer_of(echo: u32) -> (bool, Option<u8>) {
+    let shift = echo as u8 & 0xf;
+    (echo & 0x10 != 0, (shift != NO_SHIFT).then_some(shift))
+}
 
 impl Backlog {
     pub(super) fn new(most: usize, now_us: u64) -> Self {

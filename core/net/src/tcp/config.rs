@@ -14,8 +14,8 @@ pub struct Config {
     pub ports: Vec<u16>,
     /// The most connections at a time, 1 to 1,048,576. Default 16,384.
     pub max_flows: usize,
-    /// The most connections that are half open at a time, 1 to 1,048,576; beyond them the oldest makes room, and its
-    /// peer's answer is recognised by its cookie. Default 1,024.
+    /// The most connections that are half open at a time, up to 1,048,576; beyond them the oldest makes room, and its
+    /// peer's answer is recognised by its cookie. 0 is a quarter of `max_flows`, but at least 1,024. Default 0.
     pub backlog: usize,
     /// Bytes that a peer may send before the server has consumed them, 1 to 1,048,576, rounded up to whole frames; they
     /// are taken from the pool only while they are needed. Default 2,048.
@@ -48,7 +48,7 @@ impl Default for Config {
         Self {
             ports: Vec::new(),
             max_flows: 16_384,
-            backlog: 1024,
+            backlog: 0,
             receive_bytes: 2048,
             send_bytes: 2048,
             mtu: 1500,
@@ -122,7 +122,7 @@ impl Config {
         let (mtu_least, mtu_most) = (u64::from(Self::LEAST_MTU), u64::from(Self::largest_mtu(frame_bytes)));
         let ranges = [
             ("max_flows", self.max_flows as u64, 1, MOST),
-            ("backlog", self.backlog as u64, 1, MOST),
+            ("backlog", self.backlog as u64, 0, MOST),
             ("receive_bytes", u64::from(self.receive_bytes), 1, MOST),
             ("send_bytes", u64::from(self.send_bytes), 1, MOST),
             ("mtu", u64::from(self.mtu), mtu_least, mtu_most),
@@ -137,6 +137,11 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Connections that may be half open.
+    pub(super) fn half_open(&self) -> usize {
+        if self.backlog == 0 { (self.max_flows / 4).max(1024) } else { self.backlog }
     }
 
     /// Frames of so many bytes that a flow may hold.

@@ -103,7 +103,7 @@ impl<S: Server> Tcp<S> {
         Ok(Self {
             server,
             flows: Flows::new(config.max_flows, each, fastrand::u64(..)),
-            backlog: Backlog::new(config.backlog, now_us),
+            backlog: Backlog::new(config.half_open(), now_us),
             wheel: Wheel::new(config.max_flows, now_us),
             listed: VecDeque::with_capacity(config.max_flows),
             waiting: Order::new(config.max_flows),

@@ -10,7 +10,7 @@ use smoltcp::storage::Assembler;
 
 use super::{
     Tcp,
-    backlog::HalfOpen,
+    backlog::{HalfOpen, offer_of, with_offer},
     bytes::Bytes,
     context::Context,
     flow::{Flow, Receiving, Sending, State},
@@ -199,6 +199,8 @@ impl<S: Server> Tcp<S> {
             match self.backlog.recognise(key, theirs, ours, self.context.now_us) {
                 Some(mss) if self.is_open && self.context.config.ports.contains(&key.local_port) => {
                     self.context.counts.add(Count::CookieAccepted);
+                    let (sack, shift) =
+                        segment.timestamps.map_or((false, Some(0)), |timestamps| offer_of(timestamps.echo));
                     HalfOpen {
                         key: *key,
                         path,
@@ -207,8 +209,8 @@ impl<S: Server> Tcp<S> {
                         window: segment.window,
                         options: SynOptions {
                             mss: Some(mss.max(LEAST_MSS).min(our_mss(key, &self.context))),
-                            shift: Some(0),
-                            sack: false,
+                            shift,
+                            sack,
                             timestamps: segment.timestamps.is_some(),
                         },
                         timestamp: segment.timestamps.map_or(0, |timestamps| timestamps.value),
@@ -291,8 +293,10 @@ fn our_mss(key: &Key, context: &Context) -> u16 {
 /// Sends our SYN.
 pub(super) fn answer_syn(entry: &HalfOpen, context: &Context, cache: &mut PoolCache, out: &mut Burst) {
     let Some(mut frame) = room(cache, context, out) else { return context.counts.add(Count::NotSent) };
-    let timestamps =
-        entry.options.timestamps.then(|| Timestamps { value: context.timestamp(), echo: entry.timestamp });
+    let timestamps = entry.options.timestamps.then(|| Timestamps {
+        value: with_offer(context.timestamp(), &entry.options),
+        echo: entry.timestamp,
+    });
     let header = Header {
         path: &entry.path,
         key: &entry.key,

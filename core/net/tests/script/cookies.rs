@@ -5,7 +5,7 @@ use sheafio_net::{Count, tcp::Config};
 use crate::{
     limits::flood,
     peer::{Client, Script, config, plain_syn_ack},
-    segment::{ack, data, fin, rst, syn},
+    segment::{Segment, ack, data, fin, rst, syn},
     service::Service,
 };
 
@@ -61,6 +61,39 @@ fn a_cookie_keeps_timestamps() {
     s.send(ack(2, 2));
     s.send(data(2, 2, b"old").timestamps(now.wrapping_sub(1), 0));
     s.expect(ack(2, 2));
+}
+
+/// Timestamps keep the rest: the scale of the peer's windows, and whether it takes selective acknowledgements.
+#[test]
+fn a_timestamp_keeps_what_a_cookie_has_no_room_for() {
+    for shift in (0..=14).map(Some).chain([Some(255), None]) {
+        for (sack, ms) in [(false, 0), (true, 1), (true, 17), (false, 31)] {
+            let config = Config { send_bytes: 8192, ..config() };
+            let mut s = Script::new(config, Service::replies(8000));
+            s = s.with_client(Client { window: 5, ..Client::with_timestamps(40_000) });
+            s.now_us += ms * 1000;
+            let mut offer = syn().mss(1460);
+            (offer.shift, offer.sack_permitted) = (shift, sack);
+            s.send(offer);
+            let answer = s.next();
+            evict(&mut s);
+            s.send(ack(1, 1));
+            s.nothing();
+            assert_eq!(s.count(Count::CookieAccepted), 1);
+            s.send(data(1, 1, b"x"));
+            let sent = s.all();
+            let bytes: usize = sent.iter().map(|segment| segment.payload.len()).sum();
+            // All that the window takes, but for a last segment that would be a small one.
+            let window = 5_usize << shift.unwrap_or(0).min(14);
+            let expected = if window > 1448 { window / 1448 * 1448 } else { window };
+            assert_eq!(bytes, if window > 8000 { 8000 } else { expected }, "{shift:?}");
+            s.send(data(10, 1, b"z"));
+            assert_eq!(s.next().sacks, if sack { vec![(10, 11)] } else { vec![] }, "{shift:?}");
+            // The clock has not gone back, and has not jumped.
+            let clock = |segment: &Segment| segment.timestamps.unwrap().0;
+            assert!(clock(&sent[0]).wrapping_sub(clock(&answer)) < 32);
+        }
+    }
 }
 
 #[test]

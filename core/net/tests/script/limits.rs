@@ -233,7 +233,7 @@ fn what_can_not_be_is_refused() {
     let least = Config { ports: vec![7], ..Config::default() };
     for (what, wrong) in [
         ("max_flows", Config { max_flows: 0, ..least.clone() }),
-        ("backlog", Config { backlog: 0, ..least.clone() }),
+        ("backlog", Config { backlog: (1 << 20) + 1, ..least.clone() }),
         ("receive_bytes", Config { receive_bytes: 0, ..least.clone() }),
         ("send_bytes", Config { send_bytes: (1 << 20) + 1, ..least.clone() }),
         ("mtu", Config { mtu: 575, ..least.clone() }),
@@ -273,4 +273,23 @@ fn nobody_is_thrown_out() {
         s.send(ack(6, 6));
     }
     assert_eq!(s.tcp().flows(), 2);
+}
+
+/// As many may be half open as a quarter of what may be open, but a thousand at least.
+#[test]
+fn the_backlog_grows_with_the_connections() {
+    for (max_flows, expected) in [(8, 1024), (8000, 2000)] {
+        let config = Config { max_flows, backlog: 0, receive_bytes: 1, send_bytes: 1, ..config() };
+        let counts = std::sync::Arc::new(Counts::default());
+        let tcp = Tcp::new(config, Service::echo(), counts, 2048, (16_000, 0), 5_000_000).unwrap();
+        let mut s = Script::echo();
+        let cache = s.cache.as_mut().unwrap();
+        s.tcp.replace(tcp).unwrap().release(cache);
+        for number in 0..3000 {
+            flood(&mut s, number);
+        }
+        s.settle();
+        s.ignore();
+        assert_eq!(s.tcp().half_open(), expected);
+    }
 }
