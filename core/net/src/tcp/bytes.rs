@@ -1,8 +1,8 @@
 //! `Bytes`, a ring of bytes that lies in frames.
 //!
 //! Owns: where the ring starts, and how much is in it; its frames lie in slots that the flow table keeps, so that a ring
-//! takes eight bytes in a flow. Never does: hold a frame while it is empty. Invariant: each slot that bytes of the ring lie
-//! in has a frame.
+//! takes twelve bytes in a flow. Never does: hold a frame while it is empty, or, as long as it is written in order, one that
+//! no byte lies in. Invariant: each slot that bytes of the ring lie in has a frame.
 //!
 //! ```text
 //!  slots   |  frame 0  |  frame 1  |  (none)   |  frame 3  |      capacity = slots x bytes of a frame
@@ -22,6 +22,8 @@ pub(super) struct Bytes {
     start: u32,
     /// Bytes from the start on that are in order.
     len: u32,
+    /// Something was written behind a hole, so that more slots may have frames than those of the bytes in order.
+    is_scattered: bool,
 }
 
 /// All of a frame's chunk, for a frame that carries no packet.
@@ -71,7 +73,7 @@ impl Bytes {
     /// Writes bytes at `offset` behind the first one, with holes where nothing was written; `len` stays as it is.
     /// Returns how many were written: fewer if the capacity or the pool ends there.
     pub(super) fn write(
-        self,
+        &mut self,
         slots: &mut Slots,
         frame_bytes: u32,
         offset: u32,
@@ -80,6 +82,7 @@ impl Bytes {
     ) -> u32 {
         let room = (slots.len() as u32 * frame_bytes).saturating_sub(offset) as usize;
         bytes = &bytes[..bytes.len().min(room)];
+        self.is_scattered |= offset > self.len;
         let mut written = 0;
         while !bytes.is_empty() {
             let (slot, at) = self.place(slots, frame_bytes, offset + written);
@@ -101,9 +104,9 @@ impl Bytes {
         self.len += count;
     }
 
-    /// Removes the first `count` bytes. Once the ring is empty its frames go back, and the next byte lies at the start of
-    /// a frame again, so that a ring which holds little at a time always uses the same cache lines; if `has_more`, bytes
-    /// that were written behind the last one are there, and nothing goes back.
+    /// Removes the first `count` bytes, and gives the frames back that none is left in. Once the ring is empty the next byte
+    /// lies at the start of a frame again, so that a ring which holds little at a time always uses the same cache lines; if
+    /// `has_more`, bytes that were written behind the last one are there, and nothing goes back.
     #[inline]
     pub(super) fn discard(
         &mut self,
@@ -114,15 +117,55 @@ impl Bytes {
         cache: &mut PoolCache,
     ) {
         debug_assert!(count <= self.len);
-        self.len -= count;
-        if self.len == 0 && !has_more {
-            self.start = 0;
-            return free(slots, cache);
+        // The straight path: all of it, and it lies in the first frame.
+        if count == self.len && !self.is_scattered && !has_more && self.start + self.len <= frame_bytes {
+            *self = Self::default();
+            return free(&mut slots[..1], cache);
         }
+        self.discard_some(slots, frame_bytes, count, has_more, cache);
+    }
+
+    #[inline(never)]
+    fn discard_some(
+        &mut self,
+        slots: &mut Slots,
+        frame_bytes: u32,
+        count: u32,
+        has_more: bool,
+        cache: &mut PoolCache,
+    ) {
+        let before = *self;
+        self.len -= count;
         self.start += count;
         let capacity = slots.len() as u32 * frame_bytes;
         if self.start >= capacity {
             self.start -= capacity;
+        }
+        if has_more {
+            self.is_scattered = true;
+            return;
+        }
+        // Slots that had bytes, counted from the first one on; or all of them, if they may lie anywhere.
+        let first = (before.start / frame_bytes) as usize;
+        let touched = if self.is_scattered {
+            slots.len()
+        } else {
+            ((before.start % frame_bytes + before.len).div_ceil(frame_bytes) as usize).min(slots.len())
+        };
+        // And those that still have. When the last bytes lie before the start, in its own slot, that is all.
+        let kept_first = (self.start / frame_bytes) as usize;
+        let kept = (self.start % frame_bytes + self.len).div_ceil(frame_bytes) as usize;
+        let kept = if self.len == 0 { 0 } else { kept };
+        let count = slots.len();
+        for slot in (0..touched).map(|at| (first + at) % count) {
+            let behind = (slot + count - kept_first) % count;
+            if behind >= kept {
+                free(&mut slots[slot..=slot], cache);
+            }
+        }
+        self.is_scattered = false;
+        if self.len == 0 {
+            self.start = 0;
         }
     }
 }
@@ -171,8 +214,16 @@ mod tests {
                     model.extend(bytes);
                 } else {
                     let count = random.u32(0..=ring.len());
-                    ring.discard(&mut slots, 2048, count, random.bool(), &mut cache);
+                    let has_more = random.bool();
+                    ring.discard(&mut slots, 2048, count, has_more, &mut cache);
                     model.drain(..count as usize);
+                    if !has_more {
+                        // No frame but those that bytes lie in.
+                        let start = ring.start as usize;
+                        let bytes = start..start + ring.len() as usize;
+                        let has_bytes = |slot: usize| bytes.clone().any(|at| at / 2048 % slot_count == slot);
+                        assert!((0..slot_count).all(|slot| slots[slot].is_some() == has_bytes(slot)));
+                    }
                 }
                 let offset = random.u32(0..=ring.len());
                 let mut read = Vec::new();
@@ -189,6 +240,25 @@ mod tests {
         }
         drop(cache);
         assert_eq!(pool.census().free(), 64);
+    }
+
+    /// A stream that never runs dry holds what lies in it, and not all that it has been in.
+    #[test]
+    fn frames_go_back_as_the_start_leaves_them() {
+        let pool = Mempool::builder().frames(64).hugepages(Hugepages::Off).build().unwrap();
+        let mut cache = pool.cache().unwrap();
+        let mut slots: Vec<Option<Frame>> = (0..16).map(|_| None).collect();
+        let mut ring = Bytes::default();
+        for round in 0..100 {
+            let written = ring.write(&mut slots, 2048, ring.len(), &[7; 1000], &mut cache);
+            ring.extend(written);
+            if round > 0 {
+                ring.discard(&mut slots, 2048, 1000, false, &mut cache);
+            }
+            assert!(slots.iter().flatten().count() <= 2);
+        }
+        ring.discard(&mut slots, 2048, 1000, false, &mut cache);
+        assert!(slots.iter().all(Option::is_none));
     }
 
     #[test]

@@ -179,8 +179,12 @@ fn the_oldest_in_time_wait_makes_room_when_all_are_in_use() {
 /// The oldest by when it came into TIME-WAIT, also if its place was another's before, or its own.
 #[test]
 fn the_oldest_is_known_though_names_were_used_again() {
-    let config = Config { max_flows: 3, ..config() };
+    let config = Config { max_flows: 5, ..config() };
     let mut s = Script::new(config, Service { close: Close::AtOnce, ..Service::sink() });
+    for port in 11..=12 {
+        s.join(Client::v4(port));
+        s.open();
+    }
     let close = |s: &mut Script, at: usize| {
         s.at = at;
         let client = s.client();
@@ -193,12 +197,12 @@ fn the_oldest_is_known_though_names_were_used_again() {
         s.wait(1000);
     };
     let all: Vec<usize> = (1..=4).map(|port| s.join(Client::v4(port))).collect();
-    // The first three, then the first and the second once more: now the third is the oldest.
-    for at in [0, 1, 2, 0, 1] {
+    // The first once more behind the second: now that is the oldest.
+    for at in [0, 1, 0, 2] {
         close(&mut s, all[at]);
     }
     close(&mut s, all[3]);
-    for (at, is_there) in [(0, true), (1, true), (2, false), (3, true)] {
+    for (at, is_there) in [(0, true), (1, false), (2, true), (3, true)] {
         s.at = all[at];
         s.send(fin(2, 2));
         s.expect(if is_there { ack(2, 3) } else { rst(2) });
