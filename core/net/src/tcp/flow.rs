@@ -118,6 +118,9 @@ pub(super) struct Receiving {
     pub(super) latest: Seq,
 }
 
+/// No time.
+pub(super) const NEVER: u64 = u64::MAX;
+
 /// One connection.
 #[derive(Debug)]
 #[repr(C)] // What each packet needs lies in front.
@@ -140,6 +143,8 @@ pub(super) struct Flow<Session> {
     pub(super) wants_room: bool,
     /// The whole server closes: our half ends as soon as all that has come is answered.
     pub(super) closes: bool,
+    /// When the wheel will ask for it: a later deadline need not be set. [`NEVER`] if it will not.
+    pub(super) timer_us: u64,
     /// Probes that were not answered.
     pub(super) probes: u8,
     pub(super) sending: Sending,

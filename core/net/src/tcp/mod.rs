@@ -46,6 +46,7 @@ use sheafio_mempool::{Burst, PoolCache};
 use self::{
     backlog::Backlog,
     context::Context,
+    flow::NEVER,
     input::{Fate, Frames},
     opening::{HEADERS_IPV4, Stranger},
     order::Order,
@@ -206,7 +207,7 @@ impl<S: Server> Tcp<S> {
         }
         if let Some(deadline_us) = flow.deadline_us(&self.context) {
             // What could not be done for want of a frame is tried again in the next tick, and not in this one for ever.
-            self.wheel.set_by(number, deadline_us.max(self.context.now_us + 1));
+            flow.set_timer(&mut self.wheel, number, deadline_us.max(self.context.now_us + 1));
         }
     }
 
@@ -240,7 +241,7 @@ impl<S: Server> Tcp<S> {
             }
             flow.is_listed = false;
             if let Some(deadline_us) = flow.deadline_us(&self.context) {
-                self.wheel.set_by(number, deadline_us);
+                flow.set_timer(&mut self.wheel, number, deadline_us);
             }
         }
         self.see_to_timers(cache, out);
@@ -253,6 +254,11 @@ impl<S: Server> Tcp<S> {
         while out.room() > 0 {
             let Some(number) = self.wheel.pop(self.context.now_us) else { break };
             let (flow, receive, send) = self.flows.get_mut(number);
+            flow.timer_us = NEVER;
+            if let Some(soon_us) = flow.is_busy_until(&self.context) {
+                flow.set_timer(&mut self.wheel, number, soon_us);
+                continue;
+            }
             let mut frames = Frames { receive, send, cache };
             let fate = flow.time_out(&mut self.server, &mut self.context, &mut frames, out);
             self.settle(number, fate, cache, out);

@@ -13,7 +13,7 @@ use super::{
     backlog::{HalfOpen, offer_of, with_offer},
     bytes::Bytes,
     context::Context,
-    flow::{Flow, Receiving, Sending, State},
+    flow::{Flow, NEVER, Receiving, Sending, State},
     output::{initial_window, push, room},
     peer::{Key, Path},
     rtt::Rtt,
@@ -345,6 +345,7 @@ fn open<Session: Default>(entry: &HalfOpen, context: &Context) -> Flow<Session> 
         ack_now: false,
         wants_room: false,
         closes: false,
+        timer_us: NEVER,
         probes: 0,
         sending: Sending {
             ring: Bytes::default(),

@@ -56,6 +56,9 @@ impl<Session> Flow<Session> {
                 return false;
             }
             self.has_sent(seq + len + u32::from(fin), context);
+            if seq + len == self.end() && fin == self.state.is_closed_by_us() {
+                break; // That was all that there is.
+            }
         }
         if self.ack_now {
             // Behind all that was sent, even if it has been gone back from that, but not beyond a window that has shrunk.

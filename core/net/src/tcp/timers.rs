@@ -7,6 +7,7 @@ use super::{
     flow::{Flow, State},
     input::{Fate, Frames},
     server::Server,
+    wheel::{TICK_US, Wheel},
 };
 use crate::Count;
 
@@ -27,6 +28,24 @@ impl<Session> Flow<Session> {
         }
         let keepalive = context.config.keepalive_us;
         (keepalive > 0).then(|| self.heard_us + keepalive + u64::from(self.probes) * (keepalive / 10))
+    }
+
+    /// Sets its timer, if that does not come by then anyway. The wheel's own links are looked at only if so.
+    #[inline]
+    pub(super) fn set_timer(&mut self, wheel: &mut Wheel, number: u32, deadline_us: u64) {
+        if self.timer_us >= deadline_us + TICK_US {
+            self.timer_us = wheel.set_by(number, deadline_us);
+        }
+    }
+
+    /// If it was heard within the last timeout, and nothing is due: when that would be so again if it sends at once. A busy flow
+    /// always sends before; were its timer set to when it is to be probed, each of its turns would move it forth again.
+    #[inline]
+    pub(super) fn is_busy_until(&self, context: &Context) -> Option<u64> {
+        let timeout_us = u64::from(context.config.min_rto_us);
+        let is_busy = self.heard_us + timeout_us > context.now_us;
+        let deadline_us = self.deadline_us(context)?;
+        (is_busy && deadline_us > context.now_us).then(|| deadline_us.min(context.now_us + timeout_us))
     }
 
     /// Whether the peer is given up if it does not end its half: when the server closes, or where nobody probes. Otherwise it

@@ -46,14 +46,15 @@ impl Wheel {
     pub(super) const BYTES_A_TIMER: usize = size_of::<Link>();
 
     /// Sets a timer, unless it is set to an earlier or the same tick: then it will be asked for too early, and whoever
-    /// does so sets it again. So a deadline that moves on with every packet costs nothing.
+    /// does so sets it again. So a deadline that moves on with every packet costs nothing. Returns the time at which it will
+    /// be asked for.
     #[inline]
-    pub(super) fn set_by(&mut self, timer: u32, deadline_us: u64) {
+    pub(super) fn set_by(&mut self, timer: u32, deadline_us: u64) -> u64 {
         // Up to the next whole tick, so that it is never early by less than a tick over and over.
         let wanted = deadline_us.div_ceil(TICK_US).clamp(self.hand, self.hand + SLOTS - 1);
         let set = self.links[timer as usize].tick;
         if set != 0 && set <= wanted {
-            return;
+            return set * TICK_US;
         }
         self.cancel(timer);
         let head = &mut self.slots[(wanted % SLOTS) as usize];
@@ -62,6 +63,7 @@ impl Wheel {
             self.links[*head as usize].previous = timer;
         }
         *head = timer;
+        wanted * TICK_US
     }
 
     /// Takes a timer out, if it is set.
