@@ -41,9 +41,8 @@ impl Service {
         self.queue.rx_burst(cache, &mut self.rx);
         let work = self.stack.poll(now_ns, cache, &mut self.rx, &mut self.tx);
         self.queue.tx_burst(cache, &mut self.tx);
-        if work > 0 {
-            self.flows.set(self.stack.tcp());
-        }
+        // Also without packets: time ends connections too.
+        self.flows.set(self.stack.tcp());
         work
     }
 
@@ -142,5 +141,107 @@ fn end_flows(services: &mut [Service], now_ns: impl Fn() -> u64, cache: &mut Poo
                 break;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command, FromArgMatches};
+    use sheafio_drivers::ring;
+    use sheafio_mempool::Hugepages;
+    use sheafio_net::{
+        Counts, Host, HostConfig,
+        host::Address,
+        tcp::{Config, Tcp},
+    };
+    use smoltcp::{
+        phy::ChecksumCapabilities,
+        wire::{
+            EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr,
+            TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+        },
+    };
+
+    use super::{
+        super::{report::Gauges, server::Transactions},
+        *,
+    };
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+    fn syn() -> Vec<u8> {
+        let (remote, local) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let tcp = TcpRepr {
+            src_port: 40_000,
+            dst_port: 7,
+            control: TcpControl::Syn,
+            seq_number: TcpSeqNumber(1),
+            ack_number: None,
+            window_len: 1000,
+            window_scale: None,
+            max_seg_size: None,
+            sack_permitted: false,
+            sack_ranges: [None; 3],
+            timestamp: None,
+            payload: &[],
+        };
+        let ip = Ipv4Repr {
+            src_addr: remote,
+            dst_addr: local,
+            next_header: IpProtocol::Tcp,
+            payload_len: tcp.buffer_len(),
+            hop_limit: 64,
+        };
+        let mut packet = vec![0; 14 + ip.buffer_len() + tcp.buffer_len()];
+        let mut ethernet = EthernetFrame::new_unchecked(&mut packet[..]);
+        ethernet.set_dst_addr(EthernetAddress(MAC));
+        ethernet.set_src_addr(EthernetAddress([2, 0, 0, 0, 0, 1]));
+        ethernet.set_ethertype(EthernetProtocol::Ipv4);
+        let checksums = ChecksumCapabilities::default();
+        ip.emit(&mut Ipv4Packet::new_unchecked(ethernet.payload_mut()), &checksums);
+        let at = 14 + ip.buffer_len();
+        let (remote, local) = (IpAddress::Ipv4(remote), IpAddress::Ipv4(local));
+        tcp.emit(&mut TcpPacket::new_unchecked(&mut packet[at..]), &remote, &local, &checksums);
+        packet
+    }
+
+    /// What is half open ends by time, in a poll without a packet; whoever reads the gauges sees it.
+    #[test]
+    fn the_gauges_follow_what_time_ends() {
+        let pool = Mempool::builder().frames(256).hugepages(Hugepages::Off).build().unwrap();
+        let mut cache = pool.cache().unwrap();
+        let (mut peer, ours) = ring::pair(pool, 64);
+        let args = EchoArgs::augment_args(Command::new("echo"));
+        let args = args.try_get_matches_from(["echo", "-p", "lo", "--tcp", "7"]).unwrap();
+        let args = EchoArgs::from_arg_matches(&args).unwrap();
+        let counts = Arc::<Counts>::default();
+        let transactions = Arc::<Transactions>::default();
+        let config = Config { ports: vec![7], max_flows: 8, ..Config::default() };
+        let echo = Echo::new(&args, transactions.clone());
+        let tcp = Tcp::new(config, echo, counts.clone(), 2048, (64, 0), 0).unwrap();
+        let host = HostConfig::shared(MAC, vec![Address::new([10, 0, 0, 2].into(), 24).unwrap()]);
+        let stack = Stack::new(Host::new(&host, counts.clone()), tcp);
+        let gauges = Arc::new(Gauges::new(counts, transactions));
+        let mut service = Service::new(Box::new(ours), stack, gauges.clone());
+
+        let mut burst = Burst::new();
+        let mut frame = cache.alloc().unwrap();
+        let packet = syn();
+        frame.append(packet.len()).unwrap().copy_from_slice(&packet);
+        burst.push(frame).unwrap();
+        peer.tx_burst(&mut cache, &mut burst);
+        service.poll(0, &mut cache);
+        assert_eq!(gauges.half_open(), 1);
+        // Our SYN is sent at these times, and given up behind the last one.
+        for second in [1, 3, 7, 15] {
+            assert_eq!(service.poll(second * 1_000_000_000 + 2_000_000, &mut cache), 1);
+        }
+        assert_eq!((gauges.half_open(), service.poll(31_002_000_000, &mut cache)), (1, 0));
+        assert_eq!(gauges.half_open(), 0);
+
+        service.close(&mut cache);
+        Box::new(peer).close(&mut cache);
+        drop(cache);
+        assert_eq!(pool.census().free(), 256);
     }
 }
