@@ -84,7 +84,7 @@ const NO_SHIFT: u8 = 15;
 
 /// The timestamp of a SYN of ours, which says what the peer has offered: the newest that does so and is not ahead of the
 /// clock, for what follows may not be older (RFC 7323 section 5).
-pub(super) fn with_offer(clock: u32, offer: &SynOptions) -> u32 {
+pub(super) fn with_offer(clock: u32, offer: SynOptions) -> u32 {
     let bits = u32::from(offer.sack) << 4 | u32::from(offer.shift.unwrap_or(NO_SHIFT));
     clock.wrapping_sub(clock.wrapping_sub(bits) & OFFER)
 }

@@ -293,10 +293,10 @@ fn our_mss(key: &Key, context: &Context) -> u16 {
 /// Sends our SYN.
 pub(super) fn answer_syn(entry: &HalfOpen, context: &Context, cache: &mut PoolCache, out: &mut Burst) {
     let Some(mut frame) = room(cache, context, out) else { return context.counts.add(Count::NotSent) };
-    let timestamps = entry.options.timestamps.then(|| Timestamps {
-        value: with_offer(context.timestamp(), &entry.options),
-        echo: entry.timestamp,
-    });
+    let timestamps = entry
+        .options
+        .timestamps
+        .then(|| Timestamps { value: with_offer(context.timestamp(), entry.options), echo: entry.timestamp });
     let header = Header {
         path: &entry.path,
         key: &entry.key,

@@ -98,7 +98,9 @@ mod tests {
                     _ => {
                         let oldest = order.oldest();
                         assert_eq!(oldest, model.pop_front());
-                        oldest.into_iter().for_each(|oldest| order.remove(oldest));
+                        if let Some(oldest) = oldest {
+                            order.remove(oldest);
+                        }
                     }
                 }
                 assert_eq!(order.oldest(), model.front().copied());
