@@ -269,6 +269,26 @@ fn our_window_opens_without_a_segment_to_go_along_with() {
     s.send(ack(4097, 4097));
 }
 
+/// The same where the peer has a large window still: it hears of a whole segment more.
+#[test]
+fn a_large_window_opens_without_a_segment_to_go_along_with() {
+    let mut s = Script::new(Config { receive_bytes: 8192, ..config() }, Service::echo());
+    s.open();
+    let bytes = stream(0, 6000);
+    s.burst((0..6).map(|at| data(1 + 1000 * at, 1, &bytes[1000 * at as usize..][..1000])));
+    assert_eq!(s.all().last().unwrap().window, Some(8192 - (6000 - 2048)));
+    // Room for a little to go out: a little is taken in, and not worth a segment.
+    s.send(ack(6001, 101).window(0));
+    s.nothing();
+    s.send(ack(6001, 2049).window(0));
+    s.expect(ack(2049, 6001).window(8192 - (6000 - 2 * 2048)));
+    s.send(ack(6001, 2049));
+    assert_eq!(lens(&s.all()), [1460, 588]);
+    s.send(ack(6001, 4097));
+    s.ignore();
+    s.send(ack(6001, 6001));
+}
+
 /// The receiver's side (section 3.8.6.2.2): with a server that gets room for its answers in sips the window opens by half
 /// of the buffer, not by each sip.
 #[test]
