@@ -169,6 +169,14 @@ fn without_a_loss_there_are_no_cookies() {
         s.expect(rst(1));
     }
     assert_eq!((s.tcp().flows(), s.service().got.len(), s.count(Count::CookieAccepted)), (0, 5, 0));
+    // Nor is one that its peer has given up before it was open.
+    s.client().number = 1000;
+    s.send(syn());
+    s.expect(plain_syn_ack());
+    s.send(rst(1));
+    s.send(ack(1, 1));
+    s.expect(rst(1));
+    assert_eq!(s.count(Count::CookieAccepted), 0);
 }
 
 /// And when somebody has, it was not one whose connection is over.
