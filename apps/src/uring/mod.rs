@@ -6,8 +6,8 @@
 //!        +-------------free-------------- Frame in a Completion <--kernel sends-- send() <---+
 //! ```
 //!
-//! Owns: nothing itself; `ring` is the ring with what the kernel sends from, `buffers` what it receives into, `datagram`
-//! how datagrams lie in frames, `refusal` why a machine has no ring, `rest` what a loop does without work. Never does: lend
+//! Owns: nothing itself; `ring` is the ring with what the kernel sends from, `buffers` what it receives into, `operation`
+//! what is asked of the kernel, `datagram` how datagrams lie in frames, `refusal` why a machine has no ring, `rest` what a loop does without work. Never does: lend
 //! memory to the kernel that someone else can touch: a frame is moved in with an operation and comes back with its last
 //! completion. Invariant: all frames are the application's again once [`Ring::close`] has found no operation open.
 //!
@@ -17,6 +17,7 @@
 #[expect(unsafe_code, reason = "the kernel reads this memory; ARCHITECTURE.md lists it")]
 mod buffers;
 mod datagram;
+mod operation;
 mod refusal;
 mod rest;
 #[expect(unsafe_code, reason = "operations name memory that the kernel reads; ARCHITECTURE.md lists it")]
@@ -25,8 +26,9 @@ mod sending;
 
 pub(crate) use self::{
     datagram::{DATAGRAM_START, DatagramHeader},
+    operation::{Completion, Kind, Operation, Socket},
     refusal::{Refused, is_for_few},
     rest::Rest,
-    ring::{Completion, Kind, Operation, Ring, Socket},
+    ring::Ring,
     sending::MOST_FRAMES,
 };

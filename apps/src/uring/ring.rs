@@ -2,15 +2,7 @@
 //!
 //! Owns: the ring, its table of files, its receive buffers, and each frame from `send` until the completion of that
 //! operation. Never does: more than one system call in a turn, unless the submission ring is full or `rest` has the loop
-//! wait; allocate in one.
-//! Invariant: an operation that reads or writes a frame holds it here, so no one else can touch or free it meanwhile.
-//!
-//! What the kernel carries through an operation, its user data:
-//!
-//! ```text
-//! bits: 63   56 55               32 31          0
-//!      |  kind | place of the frame |   number   |     place 0: no frame, else 1 + index in `sending`
-//! ```
+//! wait; allocate in one. Invariant: an operation that reads or writes a frame holds it here, so no one else can touch or free it meanwhile.
 
 use std::{
     io,
@@ -27,6 +19,7 @@ use super::{
     Refused,
     buffers::{Buffers, GROUP},
     datagram::{CONTROL_BYTES, NAME_BYTES, write_message},
+    operation::{Completion, Kind, Operation, Socket},
     sending::Sending,
 };
 
@@ -41,68 +34,6 @@ const BATCH: usize = 512;
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// How long it sleeps in between.
 const CLOSE_SLEEP: Duration = Duration::from_millis(10);
-
-/// What an operation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    Accept,
-    Connect,
-    Receive,
-    ReceiveDatagrams,
-    Send,
-    SendDatagram,
-    Shutdown,
-    Reset,
-    Close,
-    Cancel,
-}
-
-impl Kind {
-    const ALL: [Self; 10] = [
-        Self::Accept,
-        Self::Connect,
-        Self::Receive,
-        Self::ReceiveDatagrams,
-        Self::Send,
-        Self::SendDatagram,
-        Self::Shutdown,
-        Self::Reset,
-        Self::Close,
-        Self::Cancel,
-    ];
-}
-
-/// An operation that the kernel has, to be cancelled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Operation(u64);
-
-impl Operation {
-    fn new(kind: Kind, place: u32, number: u32) -> Self {
-        Self((kind as u64) << 56 | u64::from(place) << 32 | u64::from(number))
-    }
-}
-
-/// A socket: by its descriptor, or by its place in the ring's table of files.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Socket<'a> {
-    Fd(BorrowedFd<'a>),
-    Slot(u32),
-}
-
-/// What has become of an operation.
-#[derive(Debug)]
-pub(crate) struct Completion {
-    pub(crate) kind: Kind,
-    /// The number that the operation was given.
-    pub(crate) number: u32,
-    /// A count, a place in the table of files, or -errno.
-    pub(crate) result: i32,
-    /// More completions of the same operation follow.
-    pub(crate) has_more: bool,
-    /// What was received, as long as it is; or what was sent from, as it was.
-    pub(crate) frame: Option<Frame>,
-}
 
 pub(crate) struct Ring {
     kernel: IoUring,

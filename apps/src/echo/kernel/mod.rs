@@ -6,10 +6,11 @@
 //! ```
 //!
 //! This file is the control plane: it listens, starts, watches, and ends. `listen` makes the sockets, `server` is the
-//! data path with `streams` for TCP and `backlog` for what waits; `counts` and `report` are what is counted and printed.
+//! data path with `streams` and `flow` for TCP and `backlog` for what waits; `counts` and `report` are what is counted and printed.
 
 mod backlog;
 mod counts;
+mod flow;
 mod listen;
 mod report;
 mod server;
@@ -28,10 +29,11 @@ use sheafio_mempool::{Mempool, ZonePolicy};
 
 use self::{
     counts::Counters,
+    flow::Limit,
     listen::Listening,
     report::{Printer, Watch},
     server::{Parts, Server},
-    streams::{Limit, Streams},
+    streams::Streams,
 };
 use super::{EchoArgs, no_thread, response::Responder};
 use crate::{

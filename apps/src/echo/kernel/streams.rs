@@ -13,73 +13,22 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
 use sheafio_mempool::{Frame, PoolCache};
 
 use super::{
-    backlog::{Backlog, Chain},
+    backlog::Backlog,
     counts::{Count, Counters},
+    flow::{Flow, Limit},
 };
 use crate::echo::response::{Request, Responder};
-use crate::uring::{Completion, Operation, Ring, Socket};
+use crate::uring::{Completion, Ring, Socket};
 
 /// Frames that may wait for a flow before nothing is received for it any more. What the kernel has received by then
 /// still comes.
 const MOST_WAITING: u32 = 4;
-
-/// How many flows there are, in all lcores.
-pub(super) struct Limit {
-    pub(super) max: u64,
-    pub(super) open: AtomicU64,
-}
-
-#[derive(Clone, Copy)]
-#[expect(clippy::struct_excessive_bools, reason = "they change one by one; see advance")]
-struct Flow {
-    /// Echo: frames to be sent. With responses: frames with requests that are not answered yet.
-    waiting: Chain,
-    sending: Option<Operation>,
-    receiving: Option<Operation>,
-    is_open: bool,
-    /// How many flows that had this place before are still to be told closed.
-    closes_due: u8,
-    /// Its reception is being cancelled.
-    is_pausing: bool,
-    /// It is among the hungry.
-    is_hungry: bool,
-    /// The client has ended its sending direction.
-    has_ended: bool,
-    /// We have ended ours; what comes is dropped.
-    is_shut: bool,
-    /// It failed, or there is no time left: nothing is sent or received any more.
-    is_cut: bool,
-    /// It was cut before its client had everything, and is to see that: a reset, and no end in order.
-    is_unfinished: bool,
-    /// It is being closed.
-    is_closing: bool,
-}
-
-impl Flow {
-    const CLOSED: Self = Self {
-        waiting: Chain::EMPTY,
-        sending: None,
-        receiving: None,
-        is_open: false,
-        closes_due: 0,
-        is_pausing: false,
-        is_hungry: false,
-        has_ended: false,
-        is_shut: false,
-        is_cut: false,
-        is_unfinished: false,
-        is_closing: false,
-    };
-}
 
 pub(super) struct Streams {
     flows: Box<[Flow]>,

@@ -9,7 +9,7 @@ use std::{
 use sheafio_mempool::{Hugepages, Mempool};
 
 use super::*;
-use crate::echo::kernel::streams::Limit;
+use crate::echo::kernel::flow::Limit;
 
 const PLACES: u32 = 4;
 
