@@ -13,8 +13,8 @@ use serde_json::Value;
 use sheafio_tests::{Netns, can_make_networks, forget};
 
 use crate::{
-    CLIENT, Network, OWN, PATIENCE, SHARED, SHARED6, assert_echoes, assert_well, count, exchange, last,
-    number, pattern, wait_until,
+    CLIENT, Network, PATIENCE, SHARED, SHARED6, assert_echoes, assert_well, count, exchange, last, number,
+    pattern, wait_until,
 };
 
 #[test]
@@ -49,33 +49,6 @@ fn every_byte_of_1_to_10_000_flows_comes_back() {
     assert_eq!(crate::count(&last, "tcp_flows_opened"), flows, "{last}");
     assert_eq!((number(&last["rx_bytes"]), number(&last["tx_bytes"])), (bytes, bytes), "{last}");
     assert_eq!(crate::count(&last, "tcp_flow_limit") + crate::count(&last, "tcp_no_frame"), 0, "{last}");
-}
-
-/// Two queues, each with an lcore and a stack of its own that knows nothing of the other's connections.
-#[test]
-fn two_queues_share_the_flows() {
-    if !can_make_networks("two_queues_share_the_flows") {
-        return;
-    }
-    let cpus = sheafio_core::allowed_cpus();
-    let [first, .., second] = cpus.0[..] else {
-        return sheafio_tests::skip("two_queues_share_the_flows", "there is one CPU");
-    };
-    let network = Network::with_queues(2);
-    // A veth has no hash of its own: its queue is the one that the sender chose, and Linux chooses anew after a timeout. What
-    // then comes to the other queue's stack is not answered, and comes again.
-    network.client.run("sysctl", &["-q", "-w", "net.core.txrehash=1"]);
-    let server = network.echo_at(
-        "ve0,queues=2",
-        &["--udp", "7", "--cores", &format!("{first},{second}"), "--ip", "10.0.0.9/24"],
-    );
-    let ended = network.rr(OWN, &["--flows", "200", "--size", "1000", "--duration", "1s"]);
-    assert!(assert_well(&ended) >= 200);
-    assert_well(&network.rr(OWN, &["--proto", "udp", "--flows", "200", "--duration", "500ms"]));
-    let last = server.end();
-    assert_eq!(count(&last, "tcp_flows_opened"), 200, "{last}");
-    let lcores = last["lcores"].as_array().unwrap();
-    assert!(lcores.len() == 2 && lcores.iter().all(|lcore| lcore["busy"].as_f64() > Some(0.0)), "{last}");
 }
 
 #[test]

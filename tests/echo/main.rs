@@ -8,9 +8,9 @@
 //! ```
 //!
 //! `addresses` and `tagged` ask who answers for which address, `flows` what becomes of many and of odd connections,
-//! `bad_wire` of one whose segments are lost and overtaken, `clients` what real programs get, `hostile` what floods, dead
-//! peers and limits do, `refused` what is said to bad input. The server that is started here has to give every frame back
-//! in the end.
+//! `queues` of those of a port with several queues, `bad_wire` of one whose segments are lost and overtaken, `clients` what
+//! real programs get, `hostile` what floods, dead peers and limits do, `refused` what is said to bad input. The server that
+//! is started here has to give every frame back in the end.
 
 mod addresses;
 mod bad_wire;
@@ -18,6 +18,7 @@ mod clients;
 mod flows;
 mod hostile;
 mod packets;
+mod queues;
 mod refused;
 mod tagged;
 
