@@ -8,11 +8,15 @@
 # FLOWS="1 100" and SIZES="64" run a part. 30000 among FLOWS is not a row of all, but what many flows cost --stack user: its
 # cycles a transaction at 30,000 flows over those at 10, at the same rate of transactions ($many_rate/s, open loop: 30,000
 # requests at once would wait for longer than the kernel's 200 ms until it sends them again). They are those of whole
-# seconds in which all flows were connected and the rate was held, so connecting is not in them. The client runs on CPU 0, the server on CPU 1; on a veth each also does the other's softirqs, for what one
-# sends is received on its CPU. Each round begins with another server, and each run with both CPUs warm.
+# seconds in which all flows were connected and the rate was held, so connecting is not in them.
+# USER_PORT=vd,ring=16384 gives --stack user rings that hold a request of each flow: all flows begin at once, and what the
+# default of 2,048 slots does not hold is lost and sent again.
 #
-# In the table server cycles a transaction include connecting and closing, and are counted the same way by all: by the time-stamp counter,
-# in the turns of the server's loop that had work, divided by the transactions that the server counted.
+# The client runs on CPU 0, the server on CPU 1; on a veth each also does the other's softirqs, for what one sends is
+# received on its CPU. Each round begins with another server, and each run with both CPUs warm.
+#
+# In the table server cycles a transaction include connecting and closing, and are counted the same way by all: by the
+# time-stamp counter, in the turns of the server's loop that had work, divided by the transactions that the server counted.
 #
 # A run with any error, with dead flows or unanswered requests is in no median, and its row in no ratio: it has a ! behind it.
 
@@ -25,8 +29,8 @@ server_of() { # WHO PORT FLOWS: starts it in the background, its output in $work
     spin) ip netns exec "$b" taskset -c 1 "$built/epoll" "10.0.0.2:$2" spin >"$work/server" 2>"$work/server.err" & ;;
     kernel) ip netns exec "$b" "$sheafio" echo --stack kernel --tcp "$2" --cores 1 --json --hugepages off --idle spin \
       --duration 300s >"$work/server" 2>"$work/server.err" & ;;
-    user) ip netns exec "$b" "$sheafio" echo --stack user -p vd --tcp "$2" --cores 1 --json --hugepages off --idle spin \
-      --max-flows "$most" --duration 300s >"$work/server" 2>"$work/server.err" & ;;
+    user) ip netns exec "$b" "$sheafio" echo --stack user -p "$user_port" --tcp "$2" --cores 1 --json --hugepages off \
+      --idle spin --max-flows "$most" --duration 300s >"$work/server" 2>"$work/server.err" & ;;
   esac
   server=$!
   running=("$server")
@@ -130,11 +134,11 @@ ip -n "$b" link set vd up
 ip netns exec "$a" sh -c 'echo 1 >/proc/sys/net/ipv4/tcp_tw_reuse; echo 1024 65535 >/proc/sys/net/ipv4/ip_local_port_range'
 ip netns exec "$b" sh -c 'echo 65535 >/proc/sys/net/core/somaxconn; echo 65535 >/proc/sys/net/ipv4/tcp_max_syn_backlog'
 
-many_rate=30000 port=2000 servers=(epoll spin kernel user)
+user_port=${USER_PORT:-vd} many_rate=30000 port=2000 servers=(epoll spin kernel user)
 
 echo "kernel $(uname -r), $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), a veth; medians of $rounds rounds of $seconds s"
-echo "user: $(ip netns exec "$b" timeout 20 "$sheafio" echo --stack user -p vd --tcp "$port" --cores 1 --hugepages off --idle spin \
-  --duration 1s 2>/dev/null | sed -n 's/^port 0: //p')"
+echo "user: $user_port: $(ip netns exec "$b" timeout 20 "$sheafio" echo --stack user -p "$user_port" --tcp "$port" --cores 1 \
+  --hugepages off --idle spin --duration 1s 2>/dev/null | sed -n 's/^port 0: vd: //p')"
 echo "no hugepages; waiting: epoll sleeps in epoll_wait(2), spin asks epoll_wait(2) without sleeping, kernel and user poll (--idle spin)"
 echo "server cycles: time-stamp counter, in the turns of the server's loop that had work; spin, kernel and user: whole turns;"
 echo "               epoll: from epoll_wait(2) to the next one, without that call, in which it sleeps: a lower bound"
