@@ -56,8 +56,8 @@ impl<Session> Flow<Session> {
                 return false;
             }
             self.has_sent(seq + len + u32::from(fin), context);
-            if seq + len == self.end() && fin == self.state.is_closed_by_us() {
-                break; // That was all that there is.
+            if seq + len == self.end() {
+                break; // That was all that there is, or an end that did not fit behind it.
             }
         }
         if self.ack_now {

@@ -42,7 +42,8 @@ pub(crate) struct Script {
     /// What goes to the server is not known, so what comes back is not watched.
     pub(crate) is_wild: bool,
     answers: VecDeque<Answer>,
-    hoard: Vec<Frame>,
+    /// Frames that were taken out of the pool.
+    pub(crate) hoard: Vec<Frame>,
 }
 
 /// A pool for the scripts of a thread, as long as none loses frames of it.
@@ -357,28 +358,6 @@ impl Script {
     #[track_caller]
     pub(crate) fn open(&mut self) {
         self.open_with(syn().mss(1460));
-    }
-
-    /// Takes all frames that there are, but for so many.
-    pub(crate) fn starve(&mut self, left: usize) {
-        let cache = self.cache.as_mut().unwrap();
-        while let Some(frame) = cache.alloc() {
-            self.hoard.push(frame);
-        }
-        for _ in 0..left {
-            cache.free(self.hoard.pop().unwrap());
-        }
-    }
-
-    /// Gives them back.
-    pub(crate) fn feed(&mut self) {
-        let cache = self.cache.as_mut().unwrap();
-        self.hoard.drain(..).for_each(|frame| cache.free(frame));
-    }
-
-    /// Frames that connections hold.
-    pub(crate) fn held(&self) -> u64 {
-        self.pool.census().in_flight - self.hoard.len() as u64
     }
 }
 

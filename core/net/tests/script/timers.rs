@@ -75,6 +75,20 @@ fn an_idle_connection_is_probed_and_survives_as_long_as_it_answers() {
     assert_eq!((s.count(Count::KeepaliveProbe), s.count(Count::KeepaliveExpired)), (20, 0));
 }
 
+/// A timer that is set a little later moves.
+#[test]
+fn a_timeout_shortly_before_a_probe_comes_in_time() {
+    let mut s = Script::new(Config { keepalive_us: 53_000, ..config() }, Service::echo());
+    s.open();
+    s.wait(1);
+    s.send(data(1, 1, b"hello"));
+    s.expect(data(1, 6, b"hello"));
+    s.silence(49);
+    s.wait(1);
+    s.expect(data(1, 6, b"hello"));
+    s.send(ack(6, 6));
+}
+
 #[test]
 fn a_peer_that_has_vanished_is_reaped() {
     let config = Config { keepalive_us: 2_000_000, ..config() };
