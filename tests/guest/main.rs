@@ -4,11 +4,14 @@
 //! run of the command ends with every frame accounted for.
 
 mod account;
+#[path = "../selftests/bench.rs"]
+mod bench;
 mod close;
 mod features;
 mod large;
 mod link;
 mod nics;
+mod selftests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
