@@ -8,6 +8,8 @@
 
 #[path = "../../tests/script/client.rs"]
 mod client;
+#[path = "../../tests/script/hoard.rs"]
+mod hoard;
 #[path = "../../tests/script/peer.rs"]
 mod peer;
 #[path = "../../tests/script/play.rs"]

@@ -15,6 +15,7 @@ mod closing;
 mod congestion;
 mod cookies;
 mod ending;
+mod hoard;
 mod limits;
 mod opening;
 mod paths;

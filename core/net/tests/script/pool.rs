@@ -8,30 +8,6 @@ use crate::{
     service::Service,
 };
 
-impl Script {
-    /// Takes all frames that there are, but for so many.
-    pub(crate) fn starve(&mut self, left: usize) {
-        let cache = self.cache.as_mut().unwrap();
-        while let Some(frame) = cache.alloc() {
-            self.hoard.push(frame);
-        }
-        for _ in 0..left {
-            cache.free(self.hoard.pop().unwrap());
-        }
-    }
-
-    /// Gives them back.
-    pub(crate) fn feed(&mut self) {
-        let cache = self.cache.as_mut().unwrap();
-        self.hoard.drain(..).for_each(|frame| cache.free(frame));
-    }
-
-    /// Frames that connections hold.
-    pub(crate) fn held(&self) -> u64 {
-        self.pool.census().in_flight - self.hoard.len() as u64
-    }
-}
-
 #[test]
 fn without_a_frame_nothing_is_acknowledged_that_is_not_kept() {
     let mut s = Script::echo();
