@@ -15,8 +15,9 @@ use crate::{Error, cli::SizeArgs};
 
 /// Frames of a pool that nobody has given a number for, at least.
 const DEFAULT_FRAMES: u64 = 16_384;
-/// The longest and the shortest ring that is chosen for the user, in slots.
-const RING_SLOTS: std::ops::RangeInclusive<u32> = 64..=2048;
+/// The shortest ring that is chosen for the user, in slots, and the longest one where nothing asks for longer ones.
+const LEAST_SLOTS: u32 = 64;
+pub(crate) const USUAL_SLOTS: u32 = 2048;
 
 /// What was decided.
 pub(crate) struct Size {
@@ -27,8 +28,8 @@ pub(crate) struct Size {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Decides on CPUs, zones, frames and rings; sets the ports' rings.
-pub(crate) fn decide(args: &mut SizeArgs) -> Result<Size, Error> {
+/// Decides on CPUs, zones, frames and rings; sets the ports' rings, to `most_slots` if the frames allow.
+pub(crate) fn decide(args: &mut SizeArgs, most_slots: u32) -> Result<Size, Error> {
     check_rings(&args.ports)?;
     // A machine that hwloc can't read still has CPUs.
     let topology = Topology::detect().unwrap_or_default();
@@ -39,13 +40,13 @@ pub(crate) fn decide(args: &mut SizeArgs) -> Result<Size, Error> {
     let builder = Mempool::builder().frame_size(args.frame_size).cores(cpus.0.len() as u32);
     // With Strict, a node whose queues hold all of its frames would starve while others have some.
     let builder = builder.zone_specs(zoning.specs).policy(ZonePolicy::Prefer);
-    let (builder, plan) = choose_rings(args, &builder)?;
+    let (builder, plan) = choose_rings(args, &builder, most_slots)?;
     Ok(Size { cpus, builder, plan, warnings: zoning.warnings })
 }
 
 /// Prints the decision.
 pub(crate) fn run(mut args: SizeArgs) -> Result<bool, Error> {
-    let size = decide(&mut args)?;
+    let size = decide(&mut args, USUAL_SLOTS)?;
     let mut ports = Vec::new();
     for spec in &args.ports {
         let rings = match (spec.fill(), spec.tx_slots()) {
@@ -103,8 +104,12 @@ pub(crate) fn choose_cpus(
 }
 
 /// The longest rings with which no queue can starve, and as many frames as they take if that is open.
-fn choose_rings(args: &mut SizeArgs, builder: &MempoolBuilder) -> Result<(MempoolBuilder, PoolPlan), Error> {
-    let mut slots = *RING_SLOTS.end();
+fn choose_rings(
+    args: &mut SizeArgs,
+    builder: &MempoolBuilder,
+    most_slots: u32,
+) -> Result<(MempoolBuilder, PoolPlan), Error> {
+    let mut slots = most_slots;
     loop {
         let mut builder = builder.clone().frames(args.frames.unwrap_or(DEFAULT_FRAMES));
         for spec in &mut args.ports {
@@ -117,9 +122,9 @@ fn choose_rings(args: &mut SizeArgs, builder: &MempoolBuilder) -> Result<(Mempoo
         };
         match planned {
             Ok(planned) => return Ok(planned),
-            Err(PoolError::Starves { .. }) if slots > *RING_SLOTS.start() => slots /= 2,
+            Err(PoolError::Starves { .. }) if slots > LEAST_SLOTS => slots /= 2,
             // No memory for so many frames, which nobody has asked for.
-            Err(PoolError::Memory { .. }) if args.frames.is_none() && slots > *RING_SLOTS.start() => {
+            Err(PoolError::Memory { .. }) if args.frames.is_none() && slots > LEAST_SLOTS => {
                 slots /= 2;
             }
             Err(error @ PoolError::Starves { .. }) => {

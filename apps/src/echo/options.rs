@@ -61,7 +61,7 @@ pub(crate) struct EchoArgs {
     pub(crate) request_size: Option<u32>,
 
     /// Most TCP connections at a time, 1 to 1048576; further ones are not answered (stack user) or closed at once (stack
-    /// kernel) [default: 16384, or as many as --frames carry; stack kernel: or as the limit of open files allows]
+    /// kernel). Stack user: rings hold a request of each, up to 16384 slots, where nothing else is asked for [default: 16384, or as many as --frames carry; stack kernel: or as the limit of open files allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) max_flows: Option<u32>,
 

@@ -50,7 +50,7 @@ const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let stop = Stop::on_signals()?;
     plan::check(&args)?;
-    let size = size::decide(&mut args.size)?;
+    let size = size::decide(&mut args.size, size::USUAL_SLOTS)?;
     let cpus = size.cpus;
     let pool = size.builder.hugepages(args.hugepages.into()).build()?;
 

@@ -23,6 +23,9 @@ pub(super) const BURST: u64 = 64;
 /// Connections at a time, in all queues, where nobody says how many.
 const DEFAULT_FLOWS: u64 = 16_384;
 
+/// Slots of the longest rings that many connections get; a port may be given longer ones.
+const MOST_SLOTS: u32 = 16_384;
+
 /// What was decided.
 pub(super) struct Sizes {
     pub(super) ports: Vec<PortSpec>,
@@ -48,8 +51,12 @@ impl Sizes {
             frames: args.frames,
             frame_size: args.frame_size,
         };
-        let mut size = size::decide(&mut sizes)?;
         let queues = args.ports.iter().map(|spec| u64::from(spec.queues())).sum::<u64>().max(1);
+        // All flows that were asked for may begin at once: what a ring has no room for is lost, and sent again much later.
+        let mut slots = args.max_flows.map_or(size::USUAL_SLOTS, |flows| {
+            flows.div_ceil(queues as u32).next_power_of_two().clamp(size::USUAL_SLOTS, MOST_SLOTS)
+        });
+        let mut size = size::decide(&mut sizes, slots)?;
         let frames_a_flow = config(args).frames_a_flow(args.frame_size);
         // Each queue has frames and connections of its own: what can't be divided is nobody's.
         let carried = |size: &size::Size| {
@@ -63,10 +70,16 @@ impl Sizes {
         let enough = |size: &size::Size| {
             (size.plan.least_frames() + flows_a_queue * queues * frames_a_flow).next_power_of_two()
         };
+        // Frames that were given are for connections first.
+        while args.frames.is_some() && carried(&size) < flows_a_queue && slots > size::USUAL_SLOTS {
+            slots /= 2;
+            sizes.ports.clone_from(&args.ports);
+            size = size::decide(&mut sizes, slots)?;
+        }
         if args.frames.is_none() && carried(&size) < flows_a_queue {
             sizes.ports.clone_from(&args.ports);
             sizes.frames = Some(enough(&size));
-            size = size::decide(&mut sizes)?;
+            size = size::decide(&mut sizes, slots)?;
         }
         let flows = args.max_flows.map_or(flows_a_queue * queues, u64::from);
         let (frames, reserved) = (size.plan.frames, size.plan.least_frames());
@@ -231,6 +244,29 @@ mod tests {
                 let all = EchoArgs { max_flows: Some(sizes.flows as u32), ..args };
                 assert!(Sizes::decide(&all).is_ok());
             }
+        }
+    }
+
+    #[test]
+    fn rings_hold_a_request_of_each_connection_that_was_asked_for_as_far_as_frames_allow() {
+        for (options, slots) in [
+            (&[][..], 2048),
+            (&["--max-flows", "100"], 2048),
+            (&["--max-flows", "10000"], 16_384),
+            (&["--max-flows", "100000"], 16_384),
+            (&["--max-flows", "10000", "--frames", "65536"], 16_384),
+            (&["--max-flows", "10000", "--frames", "32768"], 4096),
+        ] {
+            let words = [&["sheafio", "echo", "-p", "sim:0,ring=512", "--tcp", "7", "--cores", "0"], options]
+                .concat();
+            let slots_of = |words: &[&str]| {
+                let Command::Echo(args) = Cli::try_parse_from(words).unwrap().command else { panic!("echo") };
+                Sizes::decide(&args).unwrap().ports[0].tx_slots()
+            };
+            assert_eq!(slots_of(&words), 512, "the user has said how many");
+            let words: Vec<_> =
+                words.iter().map(|word| word.strip_suffix(",ring=512").unwrap_or(word)).collect();
+            assert_eq!(slots_of(&words), slots, "{options:?}");
         }
     }
 
