@@ -81,7 +81,27 @@ impl<S: Server> Stack<S> {
         cache.free_burst(rx);
         self.host.announce(cache, tx, now_ns);
         self.tcp.transmit(cache, tx);
+        self.look_for_silent(cache, tx, now_ns);
         received + tx.len() - before
+    }
+
+    /// Asks where peers are that do not answer, and sends to where they say.
+    #[inline]
+    fn look_for_silent(&mut self, cache: &mut PoolCache, tx: &mut Burst, now_ns: u64) {
+        while let Some(peer) = self.tcp.next_silent() {
+            if let Some(mac) = self.host.neighbour(peer.remote, now_ns) {
+                let number = peer.number;
+                self.tcp.lead(number, mac);
+            } else if tx.room() > 0
+                && let Some(mut question) = cache.alloc()
+            {
+                if self.host.ask(peer.remote, peer.local, peer.ethernet, &mut question, now_ns) {
+                    _ = tx.push(question); // There is room.
+                } else {
+                    cache.free(question);
+                }
+            }
+        }
     }
 
     /// Gives all frames back, without a word to anybody.

@@ -35,6 +35,7 @@ mod rtt;
 mod segment;
 mod sequence;
 mod server;
+mod silent;
 mod table;
 mod timers;
 mod wheel;
@@ -51,6 +52,7 @@ use self::{
     opening::{HEADERS_IPV4, Stranger},
     order::Order,
     segment::Segment,
+    silent::Silent,
     table::Flows,
     wheel::Wheel,
 };
@@ -70,6 +72,8 @@ pub struct Tcp<S: Server> {
     listed: VecDeque<u32>,
     /// Flows in TIME-WAIT.
     waiting: Order,
+    /// Flows whose peers do not answer.
+    silent: Silent,
     context: Context,
     is_open: bool,
     /// How far `abort` has come among the numbers of flows; none is opened any more by then.
@@ -108,6 +112,7 @@ impl<S: Server> Tcp<S> {
             wheel: Wheel::new(config.max_flows, now_us),
             listed: VecDeque::with_capacity(config.max_flows),
             waiting: Order::new(config.max_flows),
+            silent: Silent::new(),
             context: Context {
                 counts,
                 now_us,
@@ -261,6 +266,9 @@ impl<S: Server> Tcp<S> {
             }
             let mut frames = Frames { receive, send, cache };
             let fate = flow.time_out(&mut self.server, &mut self.context, &mut frames, out);
+            if flow.is_silent() {
+                self.silent.push(number);
+            }
             self.settle(number, fate, cache, out);
         }
         while out.room() > 0 {

@@ -112,6 +112,16 @@ impl Path {
         }
     }
 
+    /// Goes to this Ethernet address from now on.
+    pub(super) fn lead(&mut self, mac: [u8; 6]) {
+        self.header[..6].copy_from_slice(&mac);
+    }
+
+    /// The Ethernet header, with VLAN tags if there are any.
+    pub(super) fn ethernet(&self) -> &[u8] {
+        &self.header[..usize::from(self.network)]
+    }
+
     /// Bytes of the headers.
     #[inline]
     pub(super) fn len(&self) -> usize {

@@ -43,6 +43,12 @@ impl Rtt {
         self.backoff > 0
     }
 
+    /// How often it was, up to 16.
+    #[inline]
+    pub(super) fn doublings(&self) -> u8 {
+        self.backoff
+    }
+
     /// Nothing was lost, but waited: the timeout is that of the path again. After a loss the doubled one stands until there
     /// is a sample, or a path that has become slower would never be learned (Karn's algorithm, sections 3 and 5).
     pub(super) fn clear_backoff(&mut self) {
