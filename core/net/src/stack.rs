@@ -6,7 +6,7 @@
 use sheafio_mempool::{Burst, PoolCache};
 
 use crate::{
-    Count, Host,
+    Count, Headers, Host,
     host::Verdict,
     tcp::{Server, Tcp},
 };
@@ -20,6 +20,8 @@ use crate::{
 pub struct Stack<S: Server> {
     host: Host,
     tcp: Tcp<S>,
+    /// Packets of this burst that are TCP's: where they lie in it.
+    segments: Vec<(usize, Headers)>,
 }
 
 /// One bit for each frame of a burst.
@@ -41,7 +43,7 @@ impl Marks {
 impl<S: Server> Stack<S> {
     /// Puts both together. They may count into the same block.
     pub fn new(host: Host, tcp: Tcp<S>) -> Self {
-        Self { host, tcp }
+        Self { host, tcp, segments: Vec::with_capacity(Burst::MAX) }
     }
 
     /// Its TCP.
@@ -64,11 +66,14 @@ impl<S: Server> Stack<S> {
                     answered.set(at);
                     is_any = true;
                 }
-                Verdict::Tcp(headers) => self.tcp.receive(&headers, &packet[0], cache, tx),
+                Verdict::Tcp(headers) => self.segments.push((at, headers)),
                 Verdict::Drop(_) => {}
             }
             at += packet.len();
         }
+        let segments = self.segments.iter().map(|(at, headers)| (headers, &rx[*at][..]));
+        self.tcp.receive_burst(segments, cache, tx);
+        self.segments.clear();
         if is_any {
             let mut at = 0;
             rx.retain(cache, |_| {

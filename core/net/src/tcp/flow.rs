@@ -161,6 +161,19 @@ pub(super) struct Flow<Session> {
 }
 
 impl<Session> Flow<Session> {
+    /// Reads a word of each cache line that a segment needs.
+    #[inline]
+    pub(super) fn touch(&self) -> u64 {
+        let (sending, receiving) = (&self.sending, &self.receiving);
+        self.timer_us
+            ^ u64::from(sending.window)
+            ^ sending.retransmit_us
+            ^ u64::from(receiving.timestamp)
+            ^ self.heard_us
+            ^ self.path.len() as u64
+            ^ u64::from(self.beyond.is_empty())
+    }
+
     /// Numbers in flight.
     #[inline]
     pub(super) fn in_flight(&self) -> u32 {

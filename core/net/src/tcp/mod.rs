@@ -51,9 +51,10 @@ use self::{
     input::{Fate, Frames},
     opening::{HEADERS_IPV4, Stranger},
     order::Order,
+    peer::Key,
     segment::Segment,
     silent::Silent,
-    table::Flows,
+    table::{Flows, Name},
     wheel::Wheel,
 };
 pub use self::{
@@ -61,6 +62,9 @@ pub use self::{
     server::{Input, Output, Server},
 };
 use crate::{Counts, Headers};
+
+/// With fewer flows all of them are in the cache anyway.
+const FEW: usize = 512;
 
 /// The TCP server of one lcore.
 pub struct Tcp<S: Server> {
@@ -74,6 +78,8 @@ pub struct Tcp<S: Server> {
     waiting: Order,
     /// Flows whose peers do not answer.
     silent: Silent,
+    /// Names of the packets of a burst; empty in between.
+    names: Vec<Name>,
     context: Context,
     is_open: bool,
     /// How far `abort` has come among the numbers of flows; none is opened any more by then.
@@ -113,6 +119,7 @@ impl<S: Server> Tcp<S> {
             listed: VecDeque::with_capacity(config.max_flows),
             waiting: Order::new(config.max_flows),
             silent: Silent::new(),
+            names: Vec::with_capacity(Burst::MAX),
             context: Context {
                 counts,
                 now_us,
@@ -155,19 +162,52 @@ impl<S: Server> Tcp<S> {
         self.context.now_us = self.context.now_us.max(now_us);
     }
 
-    /// Takes in a packet that carries TCP. What it is answered with comes with the next [`transmit`](Self::transmit), but
-    /// for answers to segments of no connection, which are added to `out`. Packets that can't be used are counted.
+    /// Takes in packets that carry TCP. What they are answered with comes with the next [`transmit`](Self::transmit), but for
+    /// answers to segments of no connection, which are added to `out`. Packets that can't be used are counted.
+    #[inline]
+    pub fn receive_burst<'a>(
+        &mut self,
+        packets: impl Iterator<Item = (&'a Headers, &'a [u8])> + Clone,
+        cache: &mut PoolCache,
+        out: &mut Burst,
+    ) {
+        let mut names = std::mem::take(&mut self.names);
+        names.extend(packets.clone().map(|(headers, packet)| self.flows.name(Key::of(headers, packet))));
+        if self.flows.len() >= FEW {
+            self.flows.fetch(&names);
+        }
+        for ((headers, packet), name) in packets.zip(&names) {
+            self.receive_named(headers, packet, name, cache, out);
+        }
+        names.clear();
+        self.names = names;
+    }
+
+    /// Takes in one; see [`receive_burst`](Self::receive_burst).
     #[inline]
     pub fn receive(&mut self, headers: &Headers, packet: &[u8], cache: &mut PoolCache, out: &mut Burst) {
+        let name = self.flows.name(Key::of(headers, packet));
+        self.receive_named(headers, packet, &name, cache, out);
+    }
+
+    #[inline]
+    fn receive_named(
+        &mut self,
+        headers: &Headers,
+        packet: &[u8],
+        name: &Name,
+        cache: &mut PoolCache,
+        out: &mut Burst,
+    ) {
         let (key, segment) = match Segment::read(headers, packet) {
-            Ok(read) => read,
+            Ok(segment) => (&name.key, segment),
             Err(count) => return self.context.counts.add(count),
         };
-        let Some(number) = self.flows.find(&key) else {
-            return self.receive_apart(&Stranger::new(headers, packet, &key, &segment, None), cache, out);
+        let Some(number) = self.flows.find(name) else {
+            return self.receive_apart(&Stranger::new(headers, packet, key, &segment, None), cache, out);
         };
         if let Some(above) = self.makes_room_for(number, &segment, cache) {
-            let stranger = Stranger::new(headers, packet, &key, &segment, Some(above));
+            let stranger = Stranger::new(headers, packet, key, &segment, Some(above));
             return self.receive_apart(&stranger, cache, out);
         }
         self.receive_in(number, &segment, packet, cache, out);

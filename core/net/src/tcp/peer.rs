@@ -22,6 +22,15 @@ pub(super) struct Key {
 }
 
 impl Key {
+    /// Of a packet that carries TCP; not so if it is cut in the first four bytes of its header.
+    #[inline]
+    pub(super) fn of(headers: &Headers, packet: &[u8]) -> Self {
+        let (remote, local) = headers.addresses(packet);
+        let [a, b, c, d] = headers.payload(packet).first_chunk().copied().unwrap_or_default();
+        let (remote_port, local_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        Self { remote, local, remote_port, local_port, vlan_ids: headers.vlan_ids(packet) }
+    }
+
     pub(super) fn is_ipv4(&self) -> bool {
         self.remote.to_ipv4_mapped().is_some()
     }

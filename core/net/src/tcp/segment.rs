@@ -51,7 +51,7 @@ impl<'a> Segment<'a> {
     /// # Errors
     /// [`Count::BadTcpHeader`] or [`Count::BadChecksum`].
     #[inline]
-    pub(super) fn read(headers: &Headers, packet: &'a [u8]) -> Result<(Key, Self), Count> {
+    pub(super) fn read(headers: &Headers, packet: &'a [u8]) -> Result<Self, Count> {
         let bytes = headers.payload(packet);
         let Some((header, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Err(Count::BadTcpHeader);
@@ -63,7 +63,6 @@ impl<'a> Segment<'a> {
         if !checksum::is_right(headers.pseudo_header(packet, bytes.len() as u16), bytes, CHECKSUM_AT) {
             return Err(Count::BadChecksum);
         }
-        let (remote, local) = headers.addresses(packet);
         let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let long = |at: usize| u32::from(word(at)) << 16 | u32::from(word(at + 2));
         let options = &bytes[HEADER_BYTES..header_bytes];
@@ -76,8 +75,7 @@ impl<'a> Segment<'a> {
             options,
             payload: &bytes[header_bytes..],
         };
-        let vlan_ids = headers.vlan_ids(packet);
-        Ok((Key { remote, local, remote_port: word(0), local_port: word(2), vlan_ids }, segment))
+        Ok(segment)
     }
 
     #[inline(always)]
