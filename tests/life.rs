@@ -442,8 +442,7 @@ fn another_number_of_queues_is_told() {
         assert!(set("1"));
         let fwd = Fwd::start(&under_test, &["-p", &format!("ve0,mode={mode}")]);
         assert!(set("2"));
-        let line =
-            "warning: ve0: the number of RX queues was changed, 1 before: it has 2 RX queues, and 1 of them";
+        let line = "warning: ve0: the number of RX queues was changed, 1 before: it has 2 RX queues, not opened of these: 1.";
         fwd.wait_for_text(line, 1);
         assert!(set("1"));
         fwd.wait_for_text("ve0: the number of RX queues was changed, 2 before: it has 1, and all of them", 1);

@@ -254,9 +254,9 @@ pub(crate) fn in_one_line(error: &clap::Error) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let line = lines.collect::<Vec<_>>().join(" ");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
-    line.replace("For more information, try '--help'.", "See: sheafio --help, sheafio COMMAND --help")
-        .trim()
-        .to_owned()
+    let line = line.replace("For more information, try '--help'.", "").trim().to_owned();
+    let stop = if line.ends_with(['.', '?', '!']) { "" } else { "." };
+    format!("{line}{stop} See: sheafio --help, sheafio COMMAND --help")
 }
 
 #[cfg(test)]

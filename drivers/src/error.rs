@@ -63,7 +63,7 @@ pub enum DriverError {
     /// Another XDP program is attached.
     #[error(
         "{interface}: XDP program {program} is attached already ({mode} mode, {owner}). Take it off: {remedy}; or \
-         replace it with force=yes (--force)"
+         replace it: -p {interface},force=yes (or fwd --force)"
     )]
     Attached {
         /// The interface.

@@ -120,6 +120,11 @@ impl PortSpec {
         }
     }
 
+    /// Whether the user has said which packets are the port's.
+    pub fn has_steer(&self) -> bool {
+        matches!(&self.kind, Kind::AfXdp(config) if config.steer != af_xdp::Steering::All)
+    }
+
     /// Which packets are the port's, unless the user has said so.
     pub fn set_steer(&mut self, steering: af_xdp::Steering) {
         if let Kind::AfXdp(config) = &mut self.kind

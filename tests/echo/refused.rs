@@ -45,6 +45,7 @@ fn what_can_not_be_had_is_refused_in_one_line() {
         (&["--tcp", "7", "--stack", "ours"], &["'ours'", "user, kernel"]),
         (&["--tcp", "7", "--cores", "4000"], &["4000", "allowed"]),
         (&["--tcp", "7", "-p", "nowhere"], &["nowhere"]),
+        (&["--tcp", "7", "-p", "ve0,steer=udp:9"], &["steer=", "--tcp, --udp, --icmp", "leave it out"]),
         (&["--tcp", "7", "-p", "null:0"], &["'null:0'", "no interface", "--ip ADDRESS/BITS"]),
     ] {
         let words = [&["echo", "--json", "--hugepages", "off"][..], &port, args].concat();

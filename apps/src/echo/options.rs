@@ -45,7 +45,8 @@ pub(crate) struct EchoArgs {
     #[arg(long)]
     pub(crate) icmp: bool,
 
-    /// Addresses: ADDRESS/BITS of our own (stack user; default: the kernel's, shared with it), or an ADDRESS of the
+    /// Addresses: ADDRESS/BITS of our own (stack user; without BITS no other is in its network; default: the kernel's, shared
+    /// with it), or an ADDRESS of the
     /// kernel's to listen on (stack kernel; default: all of them)
     #[arg(long = "ip", value_name = "ADDRESS")]
     pub(crate) addresses: Vec<IpSpec>,
@@ -61,7 +62,7 @@ pub(crate) struct EchoArgs {
     pub(crate) request_size: Option<u32>,
 
     /// Most TCP connections at a time, 1 to 1048576; further ones are not answered (stack user) or closed at once (stack
-    /// kernel). Stack user: rings hold a request of each, up to 16384 slots, where nothing else is asked for [default: 16384, or as many as --frames carry; stack kernel: or as the limit of open files allows]
+    /// kernel). Stack user: rings hold a request of each, up to 16384 slots, where neither ring= nor --frames is given [default: 16384, or as many as --frames carry; stack kernel: or as the limit of open files allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) max_flows: Option<u32>,
 
@@ -255,6 +256,12 @@ impl EchoArgs {
         }
         if let Some(keepalive) = self.keepalive.filter(|time| *time < LEAST_KEEPALIVE) {
             return Err(format!("--keepalive {keepalive:?}; allowed: {LEAST_KEEPALIVE:?} or more").into());
+        }
+        if let Some(port) = self.ports.iter().find(|port| port.has_steer()) {
+            return Err(format!(
+                "port '{port}': steer= is not possible with echo, which takes what --tcp, --udp, --icmp and --ip name; leave it out"
+            )
+            .into());
         }
         match self.stack {
             Stack::User if self.ports.is_empty() => {

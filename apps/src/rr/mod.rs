@@ -181,7 +181,7 @@ fn connect(
     is_running: &dyn Fn() -> bool,
 ) -> bool {
     let mut stderr = io::stderr();
-    let is_shown = stderr.is_terminal();
+    let is_terminal = stderr.is_terminal();
     let mut next_print = Instant::now() + PRINT_INTERVAL;
     let mut has_shown = false;
     let is_ready = loop {
@@ -194,19 +194,16 @@ fn connect(
         if !is_running() {
             break false;
         }
-        if is_shown && Instant::now() >= next_print {
+        if Instant::now() >= next_print {
             next_print += PRINT_INTERVAL;
-            has_shown = true;
             let connected = Progress::sum(all, |progress| &progress.connected);
             let failed = Progress::sum(all, |progress| &progress.failed);
             let failed = if failed > 0 { format!(", {} failed", grouped(failed)) } else { String::new() };
+            let line =
+                format!("connecting: {} of {} flows{failed}", grouped(connected), grouped(args.flows.into()));
+            has_shown = is_terminal;
             // The terminal is told to go back to the line's start and to clear it (ECMA-48, EL).
-            let _ = write!(
-                stderr,
-                "\r\x1b[Kconnecting: {} of {} flows{failed}",
-                grouped(connected),
-                grouped(args.flows.into())
-            );
+            let _ = if is_terminal { write!(stderr, "\r\x1b[K{line}") } else { writeln!(stderr, "{line}") };
         }
         // A client with one flow should not wait for this.
         thread::sleep(WATCH_INTERVAL / 10);

@@ -52,10 +52,14 @@ impl Sizes {
             frame_size: args.frame_size,
         };
         let queues = args.ports.iter().map(|spec| u64::from(spec.queues())).sum::<u64>().max(1);
-        // All flows that were asked for may begin at once: what a ring has no room for is lost, and sent again much later.
-        let mut slots = args.max_flows.map_or(size::USUAL_SLOTS, |flows| {
-            flows.div_ceil(queues as u32).next_power_of_two().clamp(size::USUAL_SLOTS, MOST_SLOTS)
-        });
+        // All flows may begin at once: what a ring has no room for is lost, and sent again much later.
+        let expected = match (args.max_flows, args.frames) {
+            (Some(flows), _) => u64::from(flows),
+            (None, None) => DEFAULT_FLOWS,
+            (None, Some(_)) => 0, // As many as there is room for.
+        };
+        let mut slots =
+            (expected.div_ceil(queues) as u32).next_power_of_two().clamp(size::USUAL_SLOTS, MOST_SLOTS);
         let mut size = size::decide(&mut sizes, slots)?;
         let frames_a_flow = config(args).frames_a_flow(args.frame_size);
         // Each queue has frames and connections of its own: what can't be divided is nobody's.
@@ -250,7 +254,8 @@ mod tests {
     #[test]
     fn rings_hold_a_request_of_each_connection_that_was_asked_for_as_far_as_frames_allow() {
         for (options, slots) in [
-            (&[][..], 2048),
+            (&[][..], 16_384),
+            (&["--frames", "65536"], 2048),
             (&["--max-flows", "100"], 2048),
             (&["--max-flows", "10000"], 16_384),
             (&["--max-flows", "100000"], 16_384),
