@@ -118,7 +118,8 @@ impl DropReason {
             ),
             Self::RxTooLarge => Some(
                 "packets do not fit into a frame. Use frags=auto or frags=yes (Linux 6.6), larger frames \
-                 (--frame-size 4096), or a smaller MTU",
+                 (--frame-size 4096), or a smaller MTU. Of a veth in generic mode the peer's kernel sends TCP segments as \
+                 one packet: mode=native, or at the peer: ethtool -K PEER tso off",
             ),
             Self::TxNoHeadroom => Some(
                 "metadata=yes takes 32 bytes in front of each packet: use frames that were not prepended to so far, or \

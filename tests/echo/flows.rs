@@ -13,8 +13,8 @@ use serde_json::Value;
 use sheafio_tests::{Netns, can_make_networks, forget};
 
 use crate::{
-    CLIENT, Network, PATIENCE, SHARED, SHARED6, assert_echoes, assert_well, count, exchange, last, number,
-    pattern, wait_until,
+    CLIENT, Echo, Network, PATIENCE, SHARED, SHARED6, assert_echoes, assert_well, count, exchange, last,
+    number, pattern, wait_until,
 };
 
 #[test]
@@ -139,6 +139,43 @@ fn segments_fit_into_the_mtu_of_the_interface() {
         server.wait_until_idle();
         let last = server.end();
         assert_eq!(count(&last, "tcp_timeouts"), 0, "{last}");
+    }
+}
+
+/// A client whose kernel leaves checksums, and the cutting of segments, to its device, as all do if nobody tells them
+/// otherwise. In generic mode nobody cuts them then, and what does not fit into a frame has a name and a remedy.
+#[test]
+fn a_client_may_leave_checksums_and_segments_to_its_device() {
+    if !can_make_networks("a_client_may_leave_checksums_and_segments_to_its_device") {
+        return;
+    }
+    for (mode, bytes) in [("native", 1_000_000), ("generic", 30_000)] {
+        let network = Network::new();
+        network.client.run("ethtool", &["-K", "ve1", "tx", "on", "tso", "on"]);
+        let port = format!("ve0,mode={mode}");
+        let cpu = sheafio_core::allowed_cpus().0.last().unwrap().to_string();
+        let server = network.echo_at(&port, &["--udp", "7", "--cores", &cpu, "--max-flows", "10"]);
+        for address in [SHARED, SHARED6] {
+            assert_echoes(&mut network.connect(address), &pattern(bytes));
+            let socket = network.udp(address);
+            for len in [0, 1, 100, 1001, 1400] {
+                let sent = pattern(len);
+                socket.send(&sent).unwrap();
+                let mut received = [0; 2000];
+                let count = socket.recv(&mut received).unwrap();
+                assert!(received[..count] == sent, "{mode}, {address}: {count} of {len} bytes");
+            }
+        }
+        server.wait_until_idle();
+        network.assert_client_is_content();
+        server.fwd.signal(libc::SIGTERM);
+        let ended = server.fwd.wait();
+        let last = Echo::assert_well(&ended);
+        let too_large = ended.port(0, "rx_too_large") > 0;
+        assert!(mode == "generic" || !too_large, "{last}");
+        let is_told =
+            ended.stderr.contains("rx_too_large: ") && ended.stderr.contains("ethtool -K PEER tso off");
+        assert_eq!(is_told, too_large, "{}", ended.stderr);
     }
 }
 

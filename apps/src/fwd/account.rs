@@ -118,14 +118,14 @@ fn unexplained_tx(totals: &QueueTotals, device: &DeviceCounts) -> i64 {
 
 /// Tells of drops that the user can do something about, when the first one occurs.
 #[derive(Default)]
-pub(super) struct Hints {
+pub(crate) struct Hints {
     /// Bits of the reasons that were told of each port.
     told: Vec<u32>,
 }
 
 impl Hints {
     /// What is to be told of a moment, a line each.
-    pub(super) fn of(&mut self, view: &View) -> Vec<String> {
+    pub(crate) fn of(&mut self, view: &View) -> Vec<String> {
         self.told.resize(view.ports.len(), 0);
         let mut lines = Vec::new();
         for (port, told) in view.ports.iter().zip(&mut self.told) {

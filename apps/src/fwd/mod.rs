@@ -31,11 +31,12 @@ use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Stop};
 use sheafio_drivers::{Ports, drop_rights};
 use sheafio_mempool::Mempool;
 
-use self::{account::Hints, budget::Budget, modes::Forwarder, plan::Plan, report::Ending};
 pub(crate) use self::{
+    account::Hints,
     report::{Printer, grouped, scaled, table, whereabouts},
     watch::{PoolView, View, Watch, pool_view},
 };
+use self::{budget::Budget, modes::Forwarder, plan::Plan, report::Ending};
 use crate::{Error, RaiseWhenDropped, cli::FwdArgs, size};
 
 /// How often the control plane looks whether the lcores still run.

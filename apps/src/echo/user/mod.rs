@@ -80,7 +80,9 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
     let lcores = lcore::start(plan, args, pool, &stop, &mut watch)?;
     let start = Instant::now();
     let (mut next_look, mut next_print) = (start, start + PRINT_INTERVAL);
-    let mut has_lost_all = false;
+    let (mut has_lost_all, mut hints) = (false, fwd::Hints::default());
+    let mut tell =
+        |view: &report::View| hints.of(&view.fwd).iter().for_each(|hint| eprintln!("warning: {hint}"));
     while lcores.iter().any(|lcore| !lcore.is_finished()) {
         thread::sleep(WATCH_INTERVAL);
         if Instant::now() >= next_look && !stop.is_raised() {
@@ -93,7 +95,9 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
         }
         if Instant::now() >= next_print && !stop.is_raised() {
             next_print += PRINT_INTERVAL;
-            if printer.print(&watch.look()).is_err() {
+            let view = watch.look();
+            tell(&view);
+            if printer.print(&view).is_err() {
                 stop.raise(); // Nobody reads any more.
             }
         }
@@ -106,7 +110,9 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
         closed.retired += on_lcore.retired;
     }
     let whereabouts = fwd::whereabouts(pool, closed.retired);
+    let view = watch.look_over_all(start.elapsed());
+    tell(&view);
     // Whether the verdict could be printed does not change it.
-    let _ = printer.end(&watch.look_over_all(start.elapsed()), closed, whereabouts.as_deref());
+    let _ = printer.end(&view, closed, whereabouts.as_deref());
     Ok(whereabouts.is_none() && !has_lost_all)
 }

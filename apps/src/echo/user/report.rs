@@ -95,7 +95,7 @@ pub(super) struct View {
     tx_bytes: u64,
     counts: Map<String, Value>,
     #[serde(flatten)]
-    fwd: FwdView,
+    pub(super) fwd: FwdView,
     #[serde(skip)]
     rx_bps: f64,
     #[serde(skip)]
