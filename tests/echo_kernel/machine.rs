@@ -50,7 +50,7 @@ fn what_can_not_be_had_is_refused_in_one_line() {
         (&["--tcp", "8", "--frames", "16777216"], &["--frames 16777216", "up to 16777215"]),
         (&["--tcp", "8", "--frames", "0"], &["--frames <N>", "from 1 to 1073741824"]),
         (&["--tcp", "8,9,8"], &["--tcp: port 8 is named twice"]),
-        (&["--tcp", "0"], &["0 is not in 1..=65535"]),
+        (&["--tcp", "0"], &["ports from 1 to 65535"]),
         (&[], &["nothing to serve", "--tcp"]),
         (&["--icmp"], &["--icmp", "the kernel answers pings itself"]),
         (&["--tcp", "8", "-p", "ve0"], &["-p ve0", "--stack user"]),

@@ -250,6 +250,7 @@ fn bad_input_gets_one_line_and_exit_code_2() {
     for (args, parts) in [
         (&["--to", "nowhere"][..], &["--to nowhere", "HOST:PORT"][..]),
         (&["--to", "127.0.0.1:0"], &["--to 127.0.0.1:0", "1 to 65535"]),
+        (&["--to", "fd00::2:7"], &["--to fd00::2:7", "brackets", "[fd00::2]:7"]),
         (&["--to", "127.0.0.1:7", "--size", "0"], &["--size <BYTES>"]),
         (&["--to", "127.0.0.1:7", "--proto", "udp", "--size", "3841"], &["3841 bytes", "1 to 3840"]),
         (&["--to", "127.0.0.1:7", "--rate", "-1"], &["--rate <N>", "transactions/s"]),

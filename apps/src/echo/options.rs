@@ -32,13 +32,11 @@ pub(crate) struct EchoArgs {
     pub(crate) ports: Vec<PortSpec>,
 
     /// TCP ports, such as 7,12867
-    #[arg(long, value_name = "LIST", value_delimiter = ',',
-          value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = port)]
     pub(crate) tcp: Vec<u16>,
 
     /// UDP ports
-    #[arg(long, value_name = "LIST", value_delimiter = ',',
-          value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = port)]
     pub(crate) udp: Vec<u16>,
 
     /// (stack user) Answer pings too
@@ -211,6 +209,11 @@ impl FromStr for IpSpec {
         let bits = bits.map(|bits| bits.parse().ok().filter(|bits| *bits <= most).ok_or_else(allowed));
         Ok(Self { address, prefix_bits: bits.transpose()? })
     }
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| *port > 0);
+    port.ok_or_else(|| "allowed: ports from 1 to 65535, one by one, such as 7,12867".to_owned())
 }
 
 impl EchoArgs {

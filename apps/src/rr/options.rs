@@ -133,6 +133,9 @@ impl RrArgs {
         }
         let mut targets = Vec::new();
         for to in &self.to {
+            if !to.starts_with('[') && to.matches(':').count() > 1 {
+                return Err(format!("--to {to}: an IPv6 address stands in brackets, for its last part could be a port; allowed: [fd00::2]:7").into());
+            }
             let found = to.to_socket_addrs().map_err(|error| {
                 format!("--to {to}: {error}; allowed: HOST:PORT, such as 10.0.0.2:7, [fd00::2]:7 or server:7")
             })?;
