@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheafio_core::CpuList;
 use sheafio_drivers::{Port, PortSpec};
-use sheafio_mempool::{Mempool, MempoolBuilder};
+use sheafio_mempool::{Mempool, MempoolBuilder, PoolError};
 use sheafio_net::{
     Counts, Host, HostConfig, Stack,
     tcp::{Config, Tcp},
@@ -44,13 +44,6 @@ pub(super) struct Sizes {
 impl Sizes {
     /// Decides on CPUs, rings, frames and connections.
     pub(super) fn decide(args: &EchoArgs) -> Result<Self, Error> {
-        let mut sizes = SizeArgs {
-            ports: args.ports.clone(),
-            cores: args.cores.clone(),
-            burst: BURST,
-            frames: args.frames,
-            frame_size: args.frame_size,
-        };
         let queues = args.ports.iter().map(|spec| u64::from(spec.queues())).sum::<u64>().max(1);
         // All flows may begin at once: what a ring has no room for is lost, and sent again much later.
         let expected = match (args.max_flows, args.frames) {
@@ -60,6 +53,24 @@ impl Sizes {
         };
         let mut slots =
             (expected.div_ceil(queues) as u32).next_power_of_two().clamp(size::USUAL_SLOTS, MOST_SLOTS);
+        loop {
+            match Self::with_rings(args, queues, slots) {
+                // Shorter rings take fewer frames, on a machine that has no memory for so many.
+                Err(error) if is_of_memory(&error) && slots > size::USUAL_SLOTS => slots /= 2,
+                decided => return decided,
+            }
+        }
+    }
+
+    /// The same with rings of so many slots, or fewer if frames were given that do not allow for them.
+    fn with_rings(args: &EchoArgs, queues: u64, mut slots: u32) -> Result<Self, Error> {
+        let mut sizes = SizeArgs {
+            ports: args.ports.clone(),
+            cores: args.cores.clone(),
+            burst: BURST,
+            frames: args.frames,
+            frame_size: args.frame_size,
+        };
         let mut size = size::decide(&mut sizes, slots)?;
         let frames_a_flow = config(args).frames_a_flow(args.frame_size);
         // Each queue has frames and connections of its own: what can't be divided is nobody's.
@@ -108,6 +119,10 @@ impl Sizes {
             warnings: size.warnings,
         })
     }
+}
+
+fn is_of_memory(error: &Error) -> bool {
+    matches!(error.downcast_ref(), Some(PoolError::Memory { .. }))
 }
 
 /// Bytes of the largest IP packet of a port: what its link carries, as far as a frame holds that.
