@@ -46,7 +46,7 @@ counts! {
     BadIpChecksum "bad_ip_checksum",
     /// A fragment, first or later: they are not put together here.
     Fragment "fragment",
-    /// IPv6 extension headers that we have no use for: unknown, or more than eight.
+    /// IPv6 extension headers that we have no use for: unknown, more than eight, or one for each hop behind others.
     UnknownExtension "unknown_extension",
     /// An option of an IPv6 extension header that says that who does not know it is to drop the packet.
     UnknownOption "unknown_option",

@@ -209,6 +209,8 @@ fn skip_extensions(packet: &[u8], first: IpProtocol, start: usize) -> Result<(Ip
     let (mut protocol, mut at) = (first, start);
     for _ in 0..=EXTENSIONS_MAX {
         match protocol {
+            // The header for each hop is the first, or none that we know (RFC 8200 section 4.1).
+            IpProtocol::HopByHop if at > start => return Err(Count::UnknownExtension),
             IpProtocol::HopByHop | IpProtocol::Ipv6Opts | IpProtocol::Ipv6Route => {}
             IpProtocol::Ipv6Frag => return Err(Count::Fragment),
             _ => return Ok((protocol, at)),

@@ -154,6 +154,13 @@ fn extension_headers_that_can_not_be_passed_by_are_counted() {
         assert_eq!(over(kind, &[0x1e, 5, 0, 0, 0, 0]), Outcome::Dropped(Count::BadIpHeader));
         assert_eq!(over(kind, &[0, 0, 0, 0, 0, 1]), Outcome::Dropped(Count::BadIpHeader));
     }
+    // One for each hop that is not the first (RFC 8200 section 4.1).
+    let hops = with_extension(&echo_v6(b"x"), IpProtocol::HopByHop, &[0; 6]);
+    both(&hops).answer();
+    for kind in [IpProtocol::HopByHop, IpProtocol::Ipv6Opts, IpProtocol::Ipv6Route] {
+        let behind = with_extension(&hops, kind, &[0; 6]);
+        assert_eq!(both(&behind), Outcome::Dropped(Count::UnknownExtension), "{kind}");
+    }
     let mut many = echo_v6(b"x");
     for _ in 0..8 {
         many = with_extension(&many, IpProtocol::Ipv6Opts, &[1, 4, 0, 0, 0, 0]);
