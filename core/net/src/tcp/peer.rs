@@ -22,10 +22,13 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Of a packet that carries TCP; not so if it is cut in the first four bytes of its header.
+    /// Of a packet that carries TCP. Any name if it does not, or is cut: that is found out later.
     #[inline]
     pub(super) fn of(headers: &Headers, packet: &[u8]) -> Self {
-        let (remote, local) = headers.addresses(packet);
+        let (remote, local) = match headers.kind {
+            Network::Ipv4 | Network::Ipv6 => headers.addresses(packet),
+            Network::Arp => (Ipv6Addr::UNSPECIFIED, Ipv6Addr::UNSPECIFIED),
+        };
         let [a, b, c, d] = headers.payload(packet).first_chunk().copied().unwrap_or_default();
         let (remote_port, local_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         Self { remote, local, remote_port, local_port, vlan_ids: headers.vlan_ids(packet) }

@@ -315,3 +315,17 @@ fn the_other_flags_are_passed_by() {
     s.expect(fin(2, 3));
     s.send(ack(3, 3));
 }
+
+/// Whoever hands in a packet that is not even of IP has made a mistake, and it ends nothing.
+#[test]
+fn a_packet_of_arp_is_no_segment() {
+    let mut s = Script::echo();
+    s.open();
+    let mut arp = [0; 60];
+    arp[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    s.raw(&arp);
+    s.settle();
+    s.nothing();
+    s.send(data(1, 1, b"x"));
+    s.expect(data(1, 2, b"x"));
+}
