@@ -1,14 +1,11 @@
 //! What the command may do: which capabilities it needs, and that it has none left once it forwards.
 
 use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::PathBuf,
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
-use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, run, sheafio, skip, succeeds};
+use sheafio_tests::{CommandCopy, Fwd, Netns, Veth, can_make_networks, run, sheafio, skip, succeeds};
 
 const PEER: &str = "10.0.0.1";
 /// As setpriv names them.
@@ -19,28 +16,6 @@ fn network(queues: u32) -> (Netns, Veth) {
     let under_test = Netns::new("fwd");
     let veth = Veth::new(&under_test, "ve0", PEER, queues);
     (under_test, veth)
-}
-
-/// A copy of the command where every user may run it, deleted when dropped.
-struct Copy(PathBuf);
-
-impl Copy {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("sheafio-{}-{name}", std::process::id()));
-        fs::copy(sheafio(), &path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 /// What makes a command of root's one of an ordinary user, who holds these capabilities.
@@ -136,7 +111,7 @@ fn an_ordinary_user_with_the_capabilities_needs_no_root() {
         return;
     }
     let (netns, veth) = network(1);
-    let copy = Copy::new("ambient");
+    let copy = CommandCopy::new("ambient");
     let with_lock = format!("{NEEDED},+ipc_lock");
     // Without CAP_IPC_LOCK, with a limit of exactly what one port needs: 2048 frames of 2048 bytes.
     let limited = ["prlimit", "--memlock=4194304:4194304", "--"];
@@ -160,7 +135,7 @@ fn file_capabilities_are_enough() {
         return;
     }
     let (netns, veth) = network(1);
-    let copy = Copy::new("setcap");
+    let copy = CommandCopy::new("setcap");
     if !succeeds("setcap", &["cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep", copy.path()]) {
         skip("file_capabilities_are_enough", "the folder for temporary files keeps no file capabilities");
         return;

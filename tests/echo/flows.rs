@@ -10,7 +10,7 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
 use serde_json::Value;
-use sheafio_tests::{Netns, can_make_networks, forget};
+use sheafio_tests::{Netns, can_make_networks, forget, read_what_was_held, write_until_held};
 
 use crate::{
     CLIENT, Echo, Network, PATIENCE, SHARED, SHARED6, assert_echoes, assert_well, count, exchange, last,
@@ -372,30 +372,12 @@ fn a_client_that_does_not_read_is_held_back() {
     let network = Network::new();
     let server = network.echo(&["--max-flows", "100"]);
     let mut stream = network.connect(SHARED);
-    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let piece: Vec<u8> = (0..251).collect();
-    let mut written = 0_usize;
-    loop {
-        // Ever on in the same pattern, however much of it is taken.
-        let at = written % piece.len();
-        match stream.write(&piece[at..]) {
-            Ok(count) => written += count,
-            Err(error) => {
-                assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
-                break;
-            }
-        }
-        assert!(written < 1 << 30, "nothing holds it back");
-    }
+    let written = write_until_held(&mut stream);
     assert_well(&network.rr(SHARED, &["--flows", "10", "--duration", "300ms"]));
     // A line of the time in which it is held back.
     let held: Value = server.fwd.wait_for_object("a held client", |line| line["flows"] == 1);
     assert!(number(&held["pool"]["application"]) < 300, "what waits is bounded: {held}");
-    stream.shutdown(Shutdown::Write).unwrap();
-    let mut came = Vec::new();
-    stream.read_to_end(&mut came).unwrap();
-    assert_eq!(came.len(), written);
-    assert!(came.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at % piece.len()));
+    read_what_was_held(&mut stream, written);
     server.wait_until_idle();
     let last = server.end();
     assert!(count(&last, "tcp_window_probes") > 0, "{last}");

@@ -1,15 +1,13 @@
 //! What a machine does not allow, and what a server does with the rights that it has.
 
 use std::{
-    env, fs,
+    fs,
     io::{Read, Write},
-    os::unix::fs::PermissionsExt,
-    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
-use sheafio_tests::{Fwd, Refusal, can_make_networks, sheafio};
+use sheafio_tests::{CommandCopy, Fwd, Refusal, can_make_networks, sheafio};
 
 use crate::{Network, PATIENCE, end};
 
@@ -72,34 +70,12 @@ fn what_can_not_be_had_is_refused_in_one_line() {
     }
     // A port that takes a right, and who may have that.
     let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all", "--"];
-    let copy = Copy::new();
+    let copy = CommandCopy::new("echo");
     let words = [&user[..], &[copy.path(), "echo", "--stack", "kernel", "--json", "--tcp", "80"]].concat();
     let line = Fwd::start_program(&network.server, "setpriv".into(), &words).wait().refusal();
     let setcap = format!("setcap cap_net_bind_service+ep {}", copy.path());
     for part in ["tcp 0.0.0.0:80: Permission denied", &setcap, "net.ipv4.ip_unprivileged_port_start=80"] {
         assert!(line.contains(part), "{line}");
-    }
-}
-
-/// A copy of the command where every user may run it, deleted when dropped.
-struct Copy(PathBuf);
-
-impl Copy {
-    fn new() -> Self {
-        let path = env::temp_dir().join(format!("sheafio-{}-echo", std::process::id()));
-        fs::copy(sheafio(), &path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }
 

@@ -9,14 +9,15 @@ mod ending;
 mod machine;
 
 use std::{
-    io::{ErrorKind, Read, Write},
-    net::{Shutdown, TcpStream},
+    net::TcpStream,
     thread,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
-use sheafio_tests::{Ended, Fwd, Netns, Veth, can_make_networks, sheafio};
+use sheafio_tests::{
+    Ended, Fwd, Netns, Veth, can_make_networks, read_what_was_held, sheafio, write_until_held,
+};
 
 const SERVER: &str = "10.0.0.2";
 const CLIENT: &str = "10.0.0.1";
@@ -219,28 +220,10 @@ fn a_client_that_does_not_read_is_held_back() {
     let network = Network::new();
     let server = network.echo(&[]);
     let mut stream = network.connect();
-    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let piece: Vec<u8> = (0..251).collect();
-    let mut written = 0_usize;
-    loop {
-        // Ever on in the same pattern, however much of it is taken.
-        let at = written % piece.len();
-        match stream.write(&piece[at..]) {
-            Ok(count) => written += count,
-            Err(error) => {
-                assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
-                break;
-            }
-        }
-        assert!(written < 1 << 30, "nothing holds it back");
-    }
+    let written = write_until_held(&mut stream);
     // Meanwhile others are served.
     assert_well(&network.rr(&["--flows", "10", "--duration", "300ms"]));
-    stream.shutdown(Shutdown::Write).unwrap();
-    let mut came = Vec::new();
-    stream.read_to_end(&mut came).unwrap();
-    assert_eq!(came.len(), written);
-    assert!(came.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at % piece.len()));
+    read_what_was_held(&mut stream, written);
     server.signal(libc::SIGTERM);
     let ended = server.wait();
     // Each line of the run: what waited was never more than the few frames of one flow.

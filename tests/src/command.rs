@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{self, Read},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::{Arc, Mutex},
@@ -346,4 +347,37 @@ pub fn refused_by(netns: &Netns, by: &[&str], args: &[&str]) -> String {
     let program = program.to_str().expect("the path is UTF-8");
     let words = [by, &[program, "fwd", "--json", "--duration", "5s"], args].concat();
     Fwd::start_program(netns, words[0].into(), &words[1..]).wait().refusal()
+}
+
+/// A copy of the command where every user may run it, deleted when dropped.
+pub struct CommandCopy(PathBuf);
+
+impl CommandCopy {
+    /// A copy with this in its name.
+    ///
+    /// # Panics
+    /// If it can't be made.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("sheafio-{}-{name}", std::process::id()));
+        fs::copy(sheafio(), &path).expect("the command can be copied");
+        let all_may_run_it = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(&path, all_may_run_it).expect("the copy is ours");
+        Self(path)
+    }
+
+    /// Where it lies.
+    ///
+    /// # Panics
+    /// If that is not UTF-8.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+}
+
+impl Drop for CommandCopy {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }

@@ -7,6 +7,7 @@
 mod command;
 mod datagrams;
 mod forget;
+mod held;
 mod netns;
 mod network;
 mod packet;
@@ -16,9 +17,10 @@ mod refusal;
 mod relay;
 mod simulated;
 
-pub use command::{Ended, Fwd, example, refused, refused_by, run_sheafio, sheafio};
+pub use command::{CommandCopy, Ended, Fwd, example, refused, refused_by, run_sheafio, sheafio};
 pub use datagrams::{datagram, receive_numbers, socket};
 pub use forget::forget;
+pub use held::{read_what_was_held, write_until_held};
 pub use netns::{Netns, Veth, run, succeeds};
 pub use network::{LEFT, Network, RIGHT};
 pub use packet::PacketSocket;
