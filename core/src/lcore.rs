@@ -295,7 +295,7 @@ mod tests {
             &self.0
         }
 
-        fn close(&mut self, _: &mut PoolCache) -> Closed {
+        fn close_by(&mut self, _: &mut PoolCache, _: Instant) -> Closed {
             Closed::default()
         }
     }

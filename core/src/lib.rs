@@ -24,6 +24,6 @@ pub use cycles::cycles;
 pub use error::CoreError;
 pub use idle::IdlePolicy;
 pub use lcore::{Lcore, LcoreReport};
-pub use queue::{Closed, Queue};
+pub use queue::{Closed, Queue, close_ends};
 pub use stop::Stop;
 pub use topology::{Core, NumaNode, Topology, Zoning, interface_numa_node};

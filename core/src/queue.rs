@@ -1,10 +1,21 @@
 //! The trait that drivers implement.
 
-use std::{os::fd::RawFd, sync::Arc};
+use std::{
+    iter::Sum,
+    ops::AddAssign,
+    os::fd::RawFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use sheafio_mempool::{Burst, PoolCache};
 
 use crate::{DropReason, QueueCounters};
+
+/// How long closing the queues of one lcore takes at most, one after the other, where nothing moves any more.
+const CLOSE_LIMIT: Duration = Duration::from_millis(1800);
+/// What each of them has of it at least, whatever those before have taken; with more than 18 queues that is longer.
+const CLOSE_LEAST: Duration = Duration::from_millis(100);
 
 /// One RX/TX ring pair of a port. Owned by one lcore; use it as `impl Queue` where the kind is
 /// known, or as `Box<dyn Queue>`.
@@ -44,7 +55,14 @@ pub trait Queue: Send {
     /// Stops receiving, sends what is queued within a bounded time, and gives every frame back that
     /// the device has let go of. The queue receives and sends nothing afterwards; closing it again
     /// does nothing. Dropping a queue closes it too.
-    fn close(&mut self, cache: &mut PoolCache) -> Closed;
+    ///
+    /// It waits for the device until `end` at most; then it tries once and waits no more.
+    fn close_by(&mut self, cache: &mut PoolCache, end: Instant) -> Closed;
+
+    /// Does so within 1.8 s. For several queues of an lcore there are [`close_ends`].
+    fn close(&mut self, cache: &mut PoolCache) -> Closed {
+        self.close_by(cache, Instant::now() + CLOSE_LIMIT)
+    }
 
     /// Sends all of `burst`; what the TX ring has no room for is freed and counted as
     /// [`DropReason::TxFull`]. Returns how many were sent.
@@ -67,6 +85,35 @@ pub struct Closed {
     pub returned: u64,
     /// Frames that the kernel did not give back; they are retired.
     pub retired: u64,
+}
+
+impl AddAssign for Closed {
+    fn add_assign(&mut self, other: Self) {
+        self.returned += other.returned;
+        self.retired += other.retired;
+    }
+}
+
+impl Sum for Closed {
+    fn sum<I: Iterator<Item = Self>>(closed: I) -> Self {
+        closed.fold(Self::default(), |mut sum, one| {
+            sum += one;
+            sum
+        })
+    }
+}
+
+/// Until when each of so many queues may wait that an lcore closes one after the other: all within 1.8 s, of which 100 ms
+/// are kept for each that is still to come. Take one just before its queue is closed, for [`Queue::close_by`].
+pub fn close_ends(queues: usize) -> impl Iterator<Item = Instant> {
+    let start = Instant::now();
+    (0..queues).rev().map(move |others| start + close_within(start.elapsed(), others))
+}
+
+/// When a queue's closing ends, after the beginning of the first one's; with so many to come.
+fn close_within(elapsed: Duration, others: usize) -> Duration {
+    let kept = CLOSE_LEAST.saturating_mul(u32::try_from(others).unwrap_or(u32::MAX));
+    CLOSE_LIMIT.saturating_sub(kept).max(elapsed + CLOSE_LEAST)
 }
 
 impl<Q: Queue + ?Sized> Queue for Box<Q> {
@@ -92,7 +139,30 @@ impl<Q: Queue + ?Sized> Queue for Box<Q> {
         (**self).is_gone()
     }
 
-    fn close(&mut self, cache: &mut PoolCache) -> Closed {
-        (**self).close(cache)
+    fn close_by(&mut self, cache: &mut PoolCache, end: Instant) -> Closed {
+        (**self).close_by(cache, end)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_that_are_stuck_share_the_time_of_closing() {
+        let ms = Duration::from_millis;
+        // Alone it has all; the first of four leaves the others theirs; one whose turn comes late has its least.
+        assert_eq!(close_within(ms(0), 0), ms(1800));
+        assert_eq!(close_within(ms(0), 3), ms(1500));
+        assert_eq!(close_within(ms(1500), 2), ms(1600));
+        assert_eq!(close_within(ms(20), 2), ms(1600));
+        assert_eq!(close_within(ms(2500), 40), ms(2600));
+        // Each takes whatever it may.
+        for queues in [1, 4, 18] {
+            let end = (0..queues).rev().fold(ms(0), close_within);
+            assert_eq!(end, ms(1800), "{queues} queues");
+        }
+        assert_eq!((0..64).rev().fold(ms(0), close_within), ms(6400));
+        assert_eq!(close_ends(3).count(), 3);
     }
 }

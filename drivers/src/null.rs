@@ -4,7 +4,7 @@
 //! allocated from the pool and every sent one is freed there, so it measures the framework and the
 //! pool alone.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use sheafio_core::{Closed, Queue, QueueCounters};
 use sheafio_mempool::{Burst, PoolCache};
@@ -51,7 +51,7 @@ impl Queue for NullQueue {
         &self.counters
     }
 
-    fn close(&mut self, _: &mut PoolCache) -> Closed {
+    fn close_by(&mut self, _: &mut PoolCache, _: Instant) -> Closed {
         self.closed = true;
         Closed::default()
     }

@@ -3,7 +3,7 @@
 //! Owns: the frames that are on their way. Never does: copy a packet. Invariant: a frame that was
 //! sent is received once, or given back by the end that closes last.
 
-use std::{mem::MaybeUninit, sync::Arc};
+use std::{mem::MaybeUninit, sync::Arc, time::Instant};
 
 use sheafio_core::{Closed, DropReason, Queue, QueueCounters};
 use sheafio_mempool::{
@@ -156,7 +156,7 @@ impl Queue for RingQueue {
         &self.counters
     }
 
-    fn close(&mut self, cache: &mut PoolCache) -> Closed {
+    fn close_by(&mut self, cache: &mut PoolCache, _: Instant) -> Closed {
         assert!(
             std::ptr::eq(cache.pool(), self.pool),
             "a pool cache of another pool was given to this queue"

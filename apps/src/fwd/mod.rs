@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Stop};
+use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Stop, close_ends};
 use sheafio_drivers::{Ports, drop_rights};
 use sheafio_mempool::Mempool;
 
@@ -119,9 +119,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
 
     let mut closed = Closed::default();
     for lcore in lcores {
-        let on_lcore = lcore.join().map_err(|_| "an lcore has panicked; see above")??;
-        closed.returned += on_lcore.returned;
-        closed.retired += on_lcore.retired;
+        closed += lcore.join().map_err(|_| "an lcore has panicked; see above")??;
     }
     let ending = Ending::new(pool, &watch, args.mode, closed);
     let view = watch.look_over_all(start.elapsed());
@@ -168,11 +166,6 @@ fn poll(mut lcore: Lcore, mut forwarder: Forwarder, pool: &'static Mempool) -> R
     lcore = lcore.serves(forwarder.queues());
     let mut cache = pool.cache()?;
     lcore.run_with(&mut cache, |cache| forwarder.poll(cache))?;
-    let mut closed = Closed::default();
-    for queue in forwarder.queues_mut() {
-        let one = queue.close(&mut cache);
-        closed.returned += one.returned;
-        closed.retired += one.retired;
-    }
-    Ok(closed)
+    let ends = close_ends(forwarder.queues().count());
+    Ok(forwarder.queues_mut().zip(ends).map(|(queue, end)| queue.close_by(&mut cache, end)).sum())
 }

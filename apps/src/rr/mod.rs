@@ -137,8 +137,7 @@ pub(crate) fn run(args: &RrArgs) -> Result<bool, Error> {
         match thread.join().map_err(|_| "a thread has panicked; see above")? {
             Ok((outcome, one)) => {
                 sum.add(outcome);
-                closed.returned += one.returned;
-                closed.retired += one.retired;
+                closed += one;
             }
             Err(Failure::Ring(refused)) => {
                 eprintln!("sheafio: {refused}");

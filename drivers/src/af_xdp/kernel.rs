@@ -141,10 +141,10 @@ impl Kernel for LinuxKernel {
         self.release.is_some()
     }
 
-    fn shut(&mut self, prove: bool) -> bool {
+    fn shut(&mut self, prove_by: Option<Instant>) -> bool {
         self.socket = None;
         let release = self.release.take();
-        prove && release.is_some_and(|release| release.wait())
+        prove_by.is_some_and(|end| release.is_some_and(|release| release.wait(end)))
     }
 }
 

@@ -26,7 +26,7 @@ mod runs;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::{os::fd::RawFd, sync::Arc};
+use std::{os::fd::RawFd, sync::Arc, time::Instant};
 
 use sheafio_core::{Closed, Queue, QueueCounters};
 use sheafio_mempool::{Burst, FrameIndex, Geometry, Mempool, PoolCache};
@@ -365,7 +365,7 @@ impl<K: Kernel> Queue for XskQueue<K> {
         self.kernel.wait_fd()
     }
 
-    fn close(&mut self, cache: &mut PoolCache) -> Closed {
-        self.shut_down(cache)
+    fn close_by(&mut self, cache: &mut PoolCache, end: Instant) -> Closed {
+        self.shut_down(cache, end)
     }
 }

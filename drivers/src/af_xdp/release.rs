@@ -18,8 +18,7 @@ use std::{
 
 use super::sys;
 
-/// How long to wait for it: some tens of ms are usual, a NIC that is reset takes longer.
-const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+/// Between two looks: some tens of ms are usual until it has let go, a NIC that is reset takes longer.
 const RELEASE_RETRY: Duration = Duration::from_millis(2);
 
 /// Slots of its rings.
@@ -61,15 +60,13 @@ impl Release {
         Ok(Self { socket, _memory: memory, address })
     }
 
-    /// Waits, within a bound, until the driver has let go. Returns whether that is certain: it is not if another
+    /// Waits until `end`, and looks at least once, whether the driver has let go. Returns whether that is certain: it is not if another
     /// socket is bound to the queue first, or the device is gone.
-    pub(super) fn wait(&self) -> bool {
-        let start = Instant::now();
+    pub(super) fn wait(&self, end: Instant) -> bool {
         loop {
             match sys::bind(self.socket.as_fd(), &self.address) {
                 Ok(()) => return true,
-                Err(error)
-                    if error.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < RELEASE_LIMIT => {}
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {}
                 Err(_) => return false,
             }
             thread::sleep(RELEASE_RETRY);

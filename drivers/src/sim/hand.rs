@@ -5,7 +5,7 @@
 //! looks through. Invariant: as in the other kernels, a frame from the fill ring ends in the RX
 //! ring, one from the TX ring in the completion ring.
 
-use std::os::fd::RawFd;
+use std::{os::fd::RawFd, time::Instant};
 
 use sheafio_core::QueueCounters;
 use sheafio_mempool::{Geometry, Mempool, PoolCache, XDP_HEADROOM_BYTES};
@@ -244,8 +244,8 @@ impl Kernel for HandKernel {
         self.is_zero_copy
     }
 
-    fn shut(&mut self, prove: bool) -> bool {
-        prove
+    fn shut(&mut self, prove_by: Option<Instant>) -> bool {
+        prove_by.is_some()
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
     os::fd::RawFd,
     slice,
     sync::{Arc, Mutex},
+    time::Instant,
 };
 
 use fastrand::Rng;
@@ -332,8 +333,8 @@ impl Kernel for SimKernel {
         self.faults.wakeup // As a zero-copy queue, which keeps what it has at the end.
     }
 
-    fn shut(&mut self, prove: bool) -> bool {
+    fn shut(&mut self, prove_by: Option<Instant>) -> bool {
         let was_removed = std::mem::replace(&mut self.removed, true);
-        prove && !was_removed
+        prove_by.is_some() && !was_removed
     }
 }

@@ -155,10 +155,7 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
     let mut closed = Closed::default();
     for lcore in lcores {
         match lcore.join().map_err(|_| "an lcore has panicked; see above")? {
-            Ok(one) => {
-                closed.returned += one.returned;
-                closed.retired += one.retired;
-            }
+            Ok(one) => closed += one,
             Err(Failure::Ring(refused)) => {
                 eprintln!("sheafio: {refused}");
                 return Ok(false);

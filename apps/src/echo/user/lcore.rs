@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Queue, Stop};
+use sheafio_core::{Closed, CoreError, Lcore, LcoreCounters, Queue, Stop, close_ends};
 use sheafio_mempool::{Burst, Mempool, PoolCache};
 use sheafio_net::Stack;
 
@@ -52,9 +52,9 @@ impl Service {
     }
 
     /// Gives all frames back.
-    fn close(mut self, cache: &mut PoolCache) -> Closed {
+    fn close(mut self, cache: &mut PoolCache, end: Instant) -> Closed {
         self.flows.set(self.stack.tcp());
-        let closed = self.queue.close(cache);
+        let closed = self.queue.close_by(cache, end);
         cache.free_burst(&mut self.tx);
         self.stack.release(cache);
         closed
@@ -112,13 +112,8 @@ fn serve(mut lcore: Lcore, mut services: Vec<Service>, pool: &'static Mempool) -
         services.iter_mut().map(|service| service.poll(now_ns, cache)).sum()
     })?;
     end_flows(&mut services, now_ns, &mut cache);
-    let mut closed = Closed::default();
-    for service in services {
-        let one = service.close(&mut cache);
-        closed.returned += one.returned;
-        closed.retired += one.retired;
-    }
-    Ok(closed)
+    let ends = close_ends(services.len());
+    Ok(services.into_iter().zip(ends).map(|(service, end)| service.close(&mut cache, end)).sum())
 }
 
 /// Ends our half of each connection and waits for the peers' for a while; then resets what is left.
@@ -239,7 +234,7 @@ mod tests {
         assert_eq!((gauges.half_open(), service.poll(31_002_000_000, &mut cache)), (1, 0));
         assert_eq!(gauges.half_open(), 0);
 
-        service.close(&mut cache);
+        service.close(&mut cache, Instant::now());
         Box::new(peer).close(&mut cache);
         drop(cache);
         assert_eq!(pool.census().free(), 256);

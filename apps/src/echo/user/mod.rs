@@ -105,9 +105,7 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
 
     let mut closed = Closed::default();
     for lcore in lcores {
-        let on_lcore = lcore.join().map_err(|_| "an lcore has panicked; see above")??;
-        closed.returned += on_lcore.returned;
-        closed.retired += on_lcore.retired;
+        closed += lcore.join().map_err(|_| "an lcore has panicked; see above")??;
     }
     let whereabouts = fwd::whereabouts(pool, closed.retired);
     let view = watch.look_over_all(start.elapsed());

@@ -14,13 +14,14 @@ use crate::{
     spsc::{Consumer, Producer},
 };
 
-/// How long closing waits for the kernel to send what is queued, in total and without progress.
+/// How long closing waits for the kernel to send what is queued, in total and without progress; and half of its time at
+/// most, so that a driver has the other half to let go in.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 const DRAIN_STALL: Duration = Duration::from_millis(100);
 
 impl<K: Kernel> XskQueue<K> {
-    /// Does what [`Queue::close`] says.
-    pub(super) fn shut_down(&mut self, cache: &mut PoolCache) -> Closed {
+    /// Does what [`Queue::close_by`] says.
+    pub(super) fn shut_down(&mut self, cache: &mut PoolCache, end: Instant) -> Closed {
         self.check_pool(cache);
         if let Some(closed) = self.closed {
             return closed;
@@ -29,7 +30,7 @@ impl<K: Kernel> XskQueue<K> {
         // From here on it is under way: should it panic, dropping the queue does not begin it again.
         self.closed = Some(Closed { returned: 0, retired: held });
         // Drained first: taking the program off resets the TX rings of some drivers.
-        self.drain(cache);
+        self.drain(cache, end.saturating_duration_since(Instant::now()) / 2);
         let is_quiet = self.kernel.detach();
         self.drop_unread(cache);
         // The kernel's indices are not to be trusted with our counts: a ring that holds more than is out is not exact.
@@ -50,7 +51,7 @@ impl<K: Kernel> XskQueue<K> {
         self.tx = Producer::new(rings.tx);
         self.completion = Consumer::new(rings.completion);
         // What is left is with the kernel, which lets go of it some time after the socket is closed.
-        let has_let_go = self.kernel.shut(self.with_rx > 0 && self.held.is_some());
+        let has_let_go = self.kernel.shut((self.with_rx > 0 && self.held.is_some()).then_some(end));
         if has_let_go {
             self.take_back_held(cache);
         }
@@ -65,13 +66,13 @@ impl<K: Kernel> XskQueue<K> {
         closed
     }
 
-    /// Waits, within a bound, until the kernel has sent and completed what is queued.
-    fn drain(&mut self, cache: &mut PoolCache) {
+    /// Waits, within this and its own bound, until the kernel has sent and completed what is queued.
+    fn drain(&mut self, cache: &mut PoolCache, limit: Duration) {
         let start = Instant::now();
         let mut progress = start;
         while self.with_tx > 0
             && !self.gone
-            && start.elapsed() < DRAIN_LIMIT
+            && start.elapsed() < limit.min(DRAIN_LIMIT)
             && progress.elapsed() < DRAIN_STALL
         {
             let before = (self.with_tx, self.tx.unconsumed());

@@ -3,7 +3,7 @@
 //! Owns: the questions. Never does: answer one; `af_xdp/kernel.rs` does for Linux, `sim` for its kernels. Invariant:
 //! what has a default here is what the simplest kernel says, one in copy mode that knows no metadata.
 
-use std::os::fd::RawFd;
+use std::{os::fd::RawFd, time::Instant};
 
 use sheafio_core::QueueCounters;
 
@@ -83,7 +83,7 @@ pub trait Kernel: Send {
     fn can_prove_release(&self) -> bool {
         false
     }
-    /// Lets go of the device, after the rings' memory. With `prove`, waits within a bound until the device has let go
-    /// of every frame, and returns whether that is certain.
-    fn shut(&mut self, prove: bool) -> bool;
+    /// Lets go of the device, after the rings' memory. With `prove_by`, waits until then for the device to let go of
+    /// every frame, at least one look, and returns whether that is certain.
+    fn shut(&mut self, prove_by: Option<Instant>) -> bool;
 }

@@ -1,5 +1,5 @@
 //! The data path over a kernel that does as each test wants: what lies in the TX ring for a device that offloads
-//! checksums, and how a queue that only receives learns that its device is gone.
+//! checksums, how a queue that only receives learns that its device is gone, and for how long closing waits.
 
 use std::{
     os::fd::RawFd,
@@ -8,9 +8,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
-use sheafio_core::Queue;
+use sheafio_core::{DropReason, Queue};
 use sheafio_mempool::{Frame, Hugepages, METADATA_BYTES, TxRequest};
 
 use super::*;
@@ -24,6 +25,7 @@ struct Played {
     now_ns: Arc<AtomicU64>,
     is_gone: Arc<AtomicBool>,
     asked: Arc<AtomicU32>,
+    ticks: Arc<AtomicU32>,
 }
 
 impl Kernel for Played {
@@ -35,6 +37,11 @@ impl Kernel for Played {
 
     fn kick_tx(&mut self) -> Wake {
         Wake::Done
+    }
+
+    fn tick(&mut self, _: bool) -> bool {
+        self.ticks.fetch_add(1, Ordering::Relaxed);
+        true
     }
 
     fn now_ns(&self) -> u64 {
@@ -80,8 +87,8 @@ impl Kernel for Played {
 
     fn count_drops(&self, _: &QueueCounters) {}
 
-    fn shut(&mut self, prove: bool) -> bool {
-        prove
+    fn shut(&mut self, prove_by: Option<Instant>) -> bool {
+        prove_by.is_some()
     }
 }
 
@@ -354,4 +361,25 @@ fn a_queue_that_receives_nothing_looks_for_its_device_once_a_second() {
     }
     assert_eq!(kernel.asked.load(Ordering::Relaxed), asked);
     bench.close();
+}
+
+/// The device has taken no packet when the queue is closed: it is looked at again until half of the time is over, or its own
+/// bound is; where there is none left, not once more.
+#[test]
+fn closing_waits_no_longer_than_it_may() {
+    for (left, waits) in [(Duration::ZERO, false), (Duration::from_mins(1), true)] {
+        let kernel = Played::default();
+        let mut bench = Bench::new(kernel.clone());
+        let mut burst = Burst::new();
+        let mut frame = bench.cache.alloc().unwrap();
+        frame.append(60).unwrap().fill(1);
+        burst.push(frame).unwrap();
+        assert_eq!(bench.queue.tx_burst(&mut bench.cache, &mut burst), 1);
+        let before = kernel.ticks.load(Ordering::Relaxed);
+        let closed = bench.queue.close_by(&mut bench.cache, Instant::now() + left);
+        assert_eq!(closed.retired, 0);
+        assert_eq!(kernel.ticks.load(Ordering::Relaxed) > before, waits, "with {left:?} left");
+        assert_eq!(bench.queue.counters().totals().drops(DropReason::TxUnsent), 1);
+        bench.close();
+    }
 }
