@@ -257,6 +257,37 @@ fn busy_polling_forwards_and_puts_the_settings_back() {
     }
 }
 
+/// A container's /sys cannot be written to: what that costs is told, with the commands for whoever can.
+#[test]
+fn busy_polling_goes_on_where_settings_can_not_be_written() {
+    if !can_make_networks("busy_polling_goes_on_where_settings_can_not_be_written") {
+        return;
+    }
+    let (netns, veth) = network(1);
+    let program = sheafio();
+    // In the mounts that ip(8) has made for this command alone.
+    let script = r#"mount -o remount,bind,ro /sys && exec "$0" "$@""#;
+    let words = ["fwd", "--json", "-p", "ve0,busy_poll=64", "--mode", "icmpecho"];
+    let fwd = Fwd::start_program(
+        &netns,
+        "sh".into(),
+        &[&["-c", script, program.to_str().unwrap()][..], &words].concat(),
+    );
+    fwd.wait_for_xdp(&netns, "ve0");
+    assert!(veth.peer.succeeds("ping", &["-c", "20", "-i", "0.01", "-w", "10", OURS]));
+    let ended = fwd.end();
+    ended.assert_conserved();
+    assert!(ended.port(0, "tx_packets") >= 20, "{:?}", ended.lines.last());
+    for part in [
+        "warning: ve0: busy polling goes on with interrupts between",
+        "napi_defer_hard_irqs (Read-only file system",
+        "gro_flush_timeout (Read-only file system",
+        "echo 2 > /sys/class/net/ve0/napi_defer_hard_irqs",
+    ] {
+        assert!(ended.stderr.contains(part), "'{part}' is missing in: {}", ended.stderr);
+    }
+}
+
 /// Queues without a TX queue of their number receive, and the user is told that they can't send.
 #[test]
 fn queues_that_can_not_send_are_warned_of() {

@@ -150,6 +150,24 @@ fn each_call_that_fails_names_itself_and_its_cause() {
             &["ve0 queue 0: mapping the rings", "free -m"],
         ),
         (any, libc::SYS_bpf, &[(0, BPF_MAP_UPDATE_ELEM)], libc::ENOMEM, &["ve0: ", "free -m"]),
+        (
+            any,
+            libc::SYS_capset,
+            &[],
+            libc::EPERM,
+            &[
+                "can't give up capabilities after set-up",
+                "capset(2)",
+                "Allow these calls in the seccomp filter",
+            ],
+        ),
+        (
+            any,
+            libc::SYS_prctl,
+            &[(0, libc::PR_SET_NO_NEW_PRIVS as u32)],
+            libc::EPERM,
+            &["can't give up capabilities after set-up", "prctl(2)"],
+        ),
         (any, libc::SYS_ioctl, &[(1, SIOCGIFMTU)], libc::ENOMEM, &["ve0", "asking the interface", "free -m"]),
     ] {
         let refusal = Refusal { call, arguments, error };

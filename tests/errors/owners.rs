@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use sheafio_tests::{Fwd, can_make_networks, refused, run, skip, succeeds};
+use sheafio_tests::{Fwd, Refusal, can_make_networks, refused, run, skip, succeeds};
 
 use crate::network;
 
@@ -69,6 +69,31 @@ fn the_process_behind_another_program_is_named() {
     let second = Fwd::start(&netns, &["-p", "ve0"]);
     second.end().assert_conserved();
 }
+
+/// The one who forced it is told whose program it is and how it goes; that one runs on.
+#[test]
+fn another_program_that_does_not_come_off_is_told_with_its_remedy() {
+    if !can_make_networks("another_program_that_does_not_come_off_is_told_with_its_remedy") {
+        return;
+    }
+    let (netns, _veth) = network(2);
+    let first = Fwd::start(&netns, &["-p", "ve0,start=1"]);
+    let refusal = Refusal { call: libc::SYS_bpf, arguments: &[(0, BPF_LINK_DETACH)], error: libc::EPERM };
+    let line = refusal.start(&netns, &["-p", "ve0,force=yes"]).wait().refusal();
+    let pid = first.pid();
+    for part in [
+        "ve0: force=yes (--force) could not take off XDP program 'sheafio_",
+        "Operation not permitted",
+        &format!("Take it off: kill {pid}"),
+    ] {
+        assert!(line.contains(part), "'{part}' is missing in: {line}");
+    }
+    assert!(netns.has_xdp("ve0"));
+    first.end().assert_conserved();
+}
+
+// A command of linux/bpf.h.
+const BPF_LINK_DETACH: u32 = 34;
 
 /// A file in bpffs that keeps a program is named.
 #[test]

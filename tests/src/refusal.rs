@@ -4,6 +4,7 @@ use std::{
     io,
     os::unix::process::CommandExt,
     process::{Command, Stdio},
+    thread,
 };
 
 use crate::Fwd;
@@ -74,15 +75,29 @@ impl Refusal<'_> {
     /// Makes the program that a command starts find the call refused; installing that takes root.
     pub fn refuse_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let mut filter = self.filter();
-        let install = move || {
-            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-            // SAFETY: the program is valid while the kernel copies it; root may install one.
-            let done = unsafe {
-                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0)
-            };
-            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-        };
         // SAFETY: between fork and exec there is only one system call, on memory that was allocated before.
-        unsafe { command.pre_exec(install) }
+        unsafe { command.pre_exec(move || install(&mut filter)) }
     }
+
+    /// Does some work on a thread of its own that finds the call refused; installing that takes root.
+    ///
+    /// # Panics
+    /// If it can't be installed, or the work panics.
+    pub fn refuse_in<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let refused = || {
+            install(&mut self.filter()).expect("root may install a filter");
+            work()
+        };
+        let done = thread::scope(|scope| scope.spawn(refused).join());
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+/// Installs a filter in the calling thread, for good.
+fn install(filter: &mut [libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program is valid while the kernel copies it; root may install one.
+    let done =
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program, 0, 0) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
