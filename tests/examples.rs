@@ -7,13 +7,21 @@ use std::{
     time::Duration,
 };
 
-use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, example};
+use sheafio_tests::{Ended, Fwd, Netns, Veth, can_make_networks, example};
 
 const LEFT: &str = "10.0.0.1";
 const RIGHT: &str = "10.0.0.2";
 
 fn cpu() -> String {
     sheafio_core::allowed_cpus().0.last().unwrap().to_string()
+}
+
+/// It ended well, with the whole pool in the pool.
+fn assert_all_home(ended: &Ended) {
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let census = ended.stdout.lines().last().and_then(|line| line.split_once(": ")).expect("a line").1;
+    let frames = census.split(' ').next().unwrap();
+    assert_eq!(census, format!("{frames} frames: {frames} free, 0 in flight, 0 retired"));
 }
 
 #[test]
@@ -32,8 +40,7 @@ fn l2fwd_forwards_with_swapped_addresses() {
     fwd.wait_for_xdp(&netns, "ve0");
     fwd.wait_for_xdp(&netns, "vf0");
     assert!(left.peer.succeeds("ping", &["-c", "5", "-i", "0.05", "-W", "2", RIGHT]));
-    let ended = fwd.end();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_all_home(&fwd.end());
 }
 
 #[test]
@@ -58,8 +65,7 @@ fn udp_echo_answers_a_kernel_client_that_leaves_checksums_to_the_device() {
         assert_eq!(received[..received_len], sent);
     }
     assert_eq!(veth.peer.snmp("Udp", "InCsumErrors"), 0);
-    let ended = echo.end();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_all_home(&echo.end());
 }
 
 #[test]
@@ -86,8 +92,7 @@ fn a_pipeline_over_two_cores_forwards_what_a_kernel_sends() {
         let len = receiver.recv(&mut received).unwrap_or_else(|error| panic!("packet {number}: {error}"));
         assert_eq!(received[..len], number.to_le_bytes());
     }
-    let ended = pipeline.end();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_all_home(&pipeline.end());
 }
 
 #[test]
@@ -142,6 +147,5 @@ fn tcp_sum_adds_beside_a_server_of_the_kernels() {
     other.read_to_string(&mut text).unwrap();
     assert_eq!(text, "the kernel's");
     kernels.join().unwrap();
-    let ended = sum.end();
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_all_home(&sum.end());
 }

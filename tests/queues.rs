@@ -87,6 +87,8 @@ fn packets_of_a_closed_queue_go_to_the_kernel() {
         assert_eq!(drops, [(DropReason::RxNoFrame, 36), (DropReason::RxUnread, 64)]);
         assert!(veth.peer.succeeds("ping", &["-c", "3", "-i", "0.1", "-W", "2", OURS]));
         second.close(&mut cache);
+        drop(cache);
+        assert_eq!(pool.audit().unwrap().home, 1024);
     });
 }
 
@@ -118,6 +120,8 @@ fn a_long_burst_leaves_with_one_call() {
             thread::sleep(Duration::from_millis(10));
         }
         queue.close(&mut cache);
+        drop(cache);
+        assert_eq!(pool.audit().unwrap().home, 1024);
     });
 }
 

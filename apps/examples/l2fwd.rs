@@ -31,6 +31,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     for totals in [&left, &right].map(|queue| queue.counters().totals()) {
         println!("l2fwd: {} packets in, {} out", totals.rx_packets, totals.tx_packets);
     }
+    drop((left, right)); // Closes them; then every frame is in the pool again, or said to be retired.
+    println!("l2fwd: {}", pool.census());
     Ok(())
 }
 

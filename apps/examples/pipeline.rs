@@ -40,6 +40,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         let received = forward(rx_cpu, &stop, rx_cache, left, sender);
         let sent = sending.join().expect("no panic in the other lcore");
         println!("from LEFT to the ring: {}\nfrom the ring to RIGHT: {}", received?, sent?);
+        println!("pipeline: {}", pool.census());
         Ok(())
     })
 }

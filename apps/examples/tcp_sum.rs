@@ -71,5 +71,6 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     queue.close(&mut cache);
     cache.free_burst(&mut tx);
     stack.release(&mut cache);
+    println!("tcp_sum: {}", pool.census());
     Ok(())
 }

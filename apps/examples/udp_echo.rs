@@ -34,6 +34,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     let totals = queue.counters().totals();
     println!("udp_echo: {} packets in, {} out", totals.rx_packets, totals.tx_packets);
+    drop(queue); // Closes it; then every frame is in the pool again, or said to be retired.
+    println!("udp_echo: {}", pool.census());
     Ok(())
 }
 

@@ -4,6 +4,8 @@
 //! Invariant: each counter has one writer, the cache that holds its slot, so it is a plain
 //! load and store.
 
+use std::fmt;
+
 use crate::{
     FrameIndex,
     sync::{AtomicU32, AtomicU64, Ordering, add},
@@ -178,6 +180,15 @@ impl Census {
     /// parts are read at slightly different times; if this stays false when they rest, frames were lost.
     pub fn adds_up(&self) -> bool {
         self.free() + self.in_flight + self.retired == self.frames
+    }
+}
+
+/// One line without units but frames, such as `16384 frames: 16384 free, 0 in flight, 0 retired`.
+impl fmt::Display for Census {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { frames, in_flight, retired, .. } = self;
+        let verdict = if self.adds_up() { "" } else { "; they do not add up" };
+        write!(f, "{frames} frames: {} free, {in_flight} in flight, {retired} retired{verdict}", self.free())
     }
 }
 

@@ -6,8 +6,8 @@
 use sheafio_tests::{Fwd, kernel_has, sheafio};
 
 use crate::{
+    can_do_without_copies,
     nics::{DRIVERS, Nics, in_guest},
-    zero_copy_drivers,
 };
 
 /// Bytes of an Ethernet, an IPv4 and a UDP header.
@@ -65,7 +65,7 @@ fn packets_of_mtu_9000_are_forwarded_byte_for_byte_by_every_driver() {
 #[test]
 fn the_mtu_that_is_named_for_frames_without_copies_is_one_that_works() {
     let test = "the_mtu_that_is_named_for_frames_without_copies_is_one_that_works";
-    if !in_guest(test) || !zero_copy_drivers().contains(&"virtio") {
+    if !can_do_without_copies(test) {
         return;
     }
     let mut nics = Nics::new("virtio");

@@ -21,25 +21,21 @@ use std::{
 
 use nics::{DRIVERS, LEFT, Nics, RIGHT, in_guest};
 use sheafio_drivers::af_xdp::Netdev;
-use sheafio_tests::{Fwd, datagram, sheafio, socket};
+use sheafio_tests::{Fwd, datagram, kernel_has, kernel_is_at_least, sheafio, socket};
 
 /// Drivers that do without copies on this kernel, as it says itself.
 fn zero_copy_drivers() -> Vec<&'static str> {
     let has_zero_copy =
         |driver: &&str| Netdev::of(&format!("{driver}1")).is_some_and(|netdev| netdev.has_zero_copy());
     let drivers: Vec<_> = DRIVERS.into_iter().filter(has_zero_copy).collect();
-    assert!(is_old() || drivers == ["igb", "virtio"], "{drivers:?}");
-    if drivers.is_empty() {
-        println!("skipped: zero-copy: no driver of this kernel has it");
-    }
+    // Both, or none, on the kernels of the table of features.
+    assert_eq!(drivers, if kernel_is_at_least(6, 18) { vec!["igb", "virtio"] } else { vec![] });
     drivers
 }
 
-/// Whether this is a kernel on which drivers may lack what those of 7.0 have.
-fn is_old() -> bool {
-    let kernel = std::env::var("SHEAFIO_GUEST").expect("tests/guest/run sets it");
-    let major: u32 = kernel.split('.').next().and_then(|major| major.parse().ok()).expect("a version");
-    major < 7
+/// Whether a test that is about them alone can be run.
+fn can_do_without_copies(test: &str) -> bool {
+    in_guest(test) && kernel_has(test, 6, 18, "drivers that do without copies")
 }
 
 /// Ping and UDP both ways through a forwarder; all of it arrives, and every packet and frame is explained.
@@ -59,7 +55,7 @@ fn ping_and_udp(nics: &Nics, fwd: Fwd, datagrams: u32) {
 
 #[test]
 fn zero_copy_binds_and_forwards() {
-    if !in_guest("zero_copy_binds_and_forwards") {
+    if !can_do_without_copies("zero_copy_binds_and_forwards") {
         return;
     }
     for driver in zero_copy_drivers() {
@@ -83,7 +79,10 @@ fn copy_and_generic_modes_forward_on_every_driver() {
             // What has no native mode goes on in generic; which one has is what features.rs asks.
             let mode = if generic { "AF_XDP generic copy" } else { " copy, MTU" };
             assert!(line.contains(mode), "{line}");
-            assert!(driver == "e1000e" || generic || line.contains("native") || is_old(), "{line}");
+            assert!(
+                driver == "e1000e" || generic || line.contains("native") || !kernel_is_at_least(7, 0),
+                "{line}"
+            );
             let fwd = nics.forward(options, &[]);
             ping_and_udp(&nics, fwd, 100);
         }
@@ -92,7 +91,7 @@ fn copy_and_generic_modes_forward_on_every_driver() {
 
 #[test]
 fn zero_copy_answers_pings() {
-    if !in_guest("zero_copy_answers_pings") {
+    if !can_do_without_copies("zero_copy_answers_pings") {
         return;
     }
     for driver in zero_copy_drivers() {
@@ -110,7 +109,7 @@ fn zero_copy_answers_pings() {
 
 #[test]
 fn zero_copy_sends_back_and_sends_alone() {
-    if !in_guest("zero_copy_sends_back_and_sends_alone") {
+    if !can_do_without_copies("zero_copy_sends_back_and_sends_alone") {
         return;
     }
     for driver in zero_copy_drivers() {
@@ -164,10 +163,7 @@ fn tags_that_a_nic_takes_out_are_warned_of() {
 /// igb would receive a packet of 1500 bytes as two, into frames of 2048 bytes without copies.
 #[test]
 fn frames_that_igb_would_split_packets_for_are_not_used_without_copies() {
-    if !in_guest("frames_that_igb_would_split_packets_for_are_not_used_without_copies") {
-        return;
-    }
-    if !zero_copy_drivers().contains(&"igb") {
+    if !can_do_without_copies("frames_that_igb_would_split_packets_for_are_not_used_without_copies") {
         return;
     }
     let nics = Nics::new("igb");
@@ -246,7 +242,7 @@ fn pages_by_policy(process: u32) -> Vec<(String, [u64; 2])> {
 
 #[test]
 fn zero_copy_closes_under_load_and_opens_again() {
-    if !in_guest("zero_copy_closes_under_load_and_opens_again") {
+    if !can_do_without_copies("zero_copy_closes_under_load_and_opens_again") {
         return;
     }
     for driver in zero_copy_drivers() {

@@ -13,7 +13,8 @@ use sheafio_tests::PacketSocket;
 
 use crate::{
     bench::{Bench, PATIENCE, all, numbers, packet, packets},
-    nics::{Nics, in_guest},
+    can_do_without_copies,
+    nics::Nics,
     zero_copy_drivers,
 };
 
@@ -57,7 +58,7 @@ fn frames(count: u64) -> impl Fn() -> MempoolBuilder {
 
 #[test]
 fn zero_copy_carries_packets_of_every_size_in_rings_of_every_length() {
-    if !in_guest("zero_copy_carries_packets_of_every_size_in_rings_of_every_length") {
+    if !can_do_without_copies("zero_copy_carries_packets_of_every_size_in_rings_of_every_length") {
         return;
     }
     on_each_driver(&[64, 512, 4096], frames(16_384), |bench, what| {
@@ -74,7 +75,7 @@ fn zero_copy_carries_packets_of_every_size_in_rings_of_every_length() {
 
 #[test]
 fn zero_copy_carries_one_packet_and_both_directions_at_once() {
-    if !in_guest("zero_copy_carries_one_packet_and_both_directions_at_once") {
+    if !can_do_without_copies("zero_copy_carries_one_packet_and_both_directions_at_once") {
         return;
     }
     on_each_driver(&[256], frames(4096), |bench, what| {
@@ -104,7 +105,7 @@ fn zero_copy_carries_one_packet_and_both_directions_at_once() {
 
 #[test]
 fn zero_copy_leaves_the_headroom_that_was_asked_for() {
-    if !in_guest("zero_copy_leaves_the_headroom_that_was_asked_for") {
+    if !can_do_without_copies("zero_copy_leaves_the_headroom_that_was_asked_for") {
         return;
     }
     for headroom in [0, 128] {
@@ -131,7 +132,7 @@ fn zero_copy_leaves_the_headroom_that_was_asked_for() {
 
 #[test]
 fn zero_copy_sends_long_bursts_and_poll_tells_what_is_there() {
-    if !in_guest("zero_copy_sends_long_bursts_and_poll_tells_what_is_there") {
+    if !can_do_without_copies("zero_copy_sends_long_bursts_and_poll_tells_what_is_there") {
         return;
     }
     on_each_driver(&[256], frames(4096), |bench, what| {

@@ -67,7 +67,13 @@ impl<'a> Bench<'a> {
     pub(crate) fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
         let (mut burst, mut received, start) = (Burst::new(), Vec::new(), Instant::now());
         while received.len() < count {
-            assert!(start.elapsed() < PATIENCE, "{} of {count} packets came", received.len());
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{} of {count} packets came: {:?}, {:?}",
+                received.len(),
+                self.queue.counters().totals(),
+                self.port.steer_handle().counts()
+            );
             self.queue.rx_burst(&mut self.cache, &mut burst);
             received.extend(burst.packets().map(joined));
             self.cache.free_burst(&mut burst);

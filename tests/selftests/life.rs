@@ -214,14 +214,16 @@ fn queues_and_devices_share_the_packet_memory() {
                 // In generic mode veth takes the number of the peer's TX queue, less one, for that of the RX queue.
                 link.send_through(from / 60 % 2);
                 bench.send(packets(from..from + 60, 200));
-                forward(bench, &mut queues, from / 120 % 2 == 0);
+                forward(bench, &mut queues, 60, from / 120 % 2 == 0);
             }
-            let mut arrived = Vec::new();
-            while let Some(packet) = far_peer.receive(Duration::from_millis(200)) {
-                arrived.push(packet);
-            }
-            while let Some(packet) = bench.peer.receive(Duration::from_millis(200)) {
-                arrived.push(packet);
+            let (mut arrived, start) = (Vec::new(), Instant::now());
+            while arrived.len() < all_sent as usize && start.elapsed() < PATIENCE {
+                // A kick may send 32 packets only.
+                for queue in &mut queues {
+                    queue.tx_burst(&mut bench.cache, &mut Burst::new());
+                }
+                let soon = Duration::from_millis(1);
+                arrived.extend(far_peer.receive(soon).into_iter().chain(bench.peer.receive(soon)));
             }
             let mut numbers = numbers(&arrived);
             numbers.sort_unstable();
@@ -242,12 +244,17 @@ fn queues_and_devices_share_the_packet_memory() {
     }
 }
 
-/// Receives from both queues of the first device and sends from its second one, or from the far device.
-fn forward(bench: &mut Bench<'_>, queues: &mut [AfXdpQueue; 2], to_far: bool) {
+/// Receives so many packets from both queues of the first device and sends them from its second one, or from the far
+/// device.
+fn forward(bench: &mut Bench<'_>, queues: &mut [AfXdpQueue; 2], count: usize, to_far: bool) {
     let mut burst = Burst::with_limit(Burst::MAX);
     let [second, far] = queues;
-    bench.queue.rx_burst(&mut bench.cache, &mut burst);
-    second.rx_burst(&mut bench.cache, &mut burst);
+    let start = Instant::now();
+    while burst.packet_count() < count {
+        assert!(start.elapsed() < PATIENCE, "{} of {count} packets came", burst.packet_count());
+        bench.queue.rx_burst(&mut bench.cache, &mut burst);
+        second.rx_burst(&mut bench.cache, &mut burst);
+    }
     let out = if to_far { far } else { second };
     send_from(out, &mut bench.cache, &mut burst);
 }

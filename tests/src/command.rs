@@ -93,6 +93,8 @@ impl Reader {
 pub struct Ended {
     /// The exit code; `None` after a signal.
     pub code: Option<i32>,
+    /// What was printed on the standard output.
+    pub stdout: String,
     /// What was printed on the standard error output.
     pub stderr: String,
     /// The JSON objects that were printed.
@@ -252,7 +254,7 @@ impl Fwd {
         };
         let (stdout, stderr) = (self.stdout.finish(), self.stderr.finish());
         let lines = stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        Ended { code: status.code(), stderr, lines }
+        Ended { code: status.code(), stdout, stderr, lines }
     }
 }
 
