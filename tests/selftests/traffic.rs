@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use sheafio_core::Queue;
-use sheafio_drivers::af_xdp::{Config, Frags};
-use sheafio_mempool::{Burst, Mempool};
-use sheafio_tests::{can_make_networks, kernel_has};
+use sheafio_drivers::af_xdp::{self, Config, Frags, Mode};
+use sheafio_mempool::{Burst, Hugepages, Mempool};
+use sheafio_tests::{can_make_networks, kernel_has, kernel_is_at_least};
 
 use super::{Bench, Link, MODES, PATIENCE, all, joined, numbers, packet, packets, pool};
 
@@ -18,6 +18,17 @@ fn packets_of_every_size_go_both_ways_in_frames_of_2k_and_4k() {
         for (frame_size, largest) in [(2048, 1792), (4096, 3840)] {
             let link = Link::new(largest - 14);
             let config = Config { mode, frags: Frags::No, ..Config::default() };
+            // veth's own reception puts such packets into several buffers, which older kernels hand to no socket.
+            if mode == Mode::Native && largest > 3520 && !kernel_is_at_least(6, 6) {
+                let pool = pool().frame_size(frame_size).hugepages(Hugepages::Off).build().unwrap();
+                let error = link.under_test.enter(|| af_xdp::open_with("ve0", &config, pool).map(drop));
+                let error = error.expect_err("packets would be lost without a count").to_string();
+                assert!(
+                    error.contains("native mode") && error.contains("ip link set dev ve0 mtu"),
+                    "{error}"
+                );
+                continue;
+            }
             link.run(&config, pool().frame_size(frame_size), |bench| {
                 let step = (largest as usize - 60) / 100;
                 let of = |number: u32| packet(number, 60 + number as usize % 101 * step);

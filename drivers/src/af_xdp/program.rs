@@ -32,6 +32,8 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 static SAID: Mutex<String> = Mutex::new(String::new());
 static QUIET: Mutex<()> = Mutex::new(());
 
+/// `BPF_F_XDP_HAS_FRAGS` (linux/bpf.h, Linux 5.18): it takes packets of several buffers.
+const HAS_FRAGS: u32 = 1 << 5;
 /// `BPF_F_XDP_DEV_BOUND_ONLY` (linux/bpf.h, Linux 6.3): for one device, whose metadata it may ask for.
 const DEVICE_BOUND: u32 = 1 << 6;
 
@@ -72,6 +74,14 @@ impl Variant {
             (Self::Metadata(_), false) => "sheafio_metadata",
             (Self::Metadata(_), true) => "sheafio_meta_c",
         }
+    }
+
+    /// As what it is loaded. Before Linux 6.6 a program could take packets of several buffers, but no socket: the kernel
+    /// lost them without a count behind the program (`xdp_do_redirect` in net/core/filter.c), where a driver without them
+    /// refuses the program, and generic mode makes one buffer of a packet.
+    fn flags(self) -> u32 {
+        let frags = if self != Self::Plain && super::sys::hands_on_runs() { HAS_FRAGS } else { 0 };
+        frags | if self.asks().is_some() { DEVICE_BOUND } else { 0 }
     }
 
     /// What does without something that the kernel may not know.
@@ -162,7 +172,9 @@ impl Program {
                 program.set_autoload(wanted);
                 if wanted && asks.is_some() {
                     program.set_ifindex(interface.index);
-                    program.set_flags(DEVICE_BOUND);
+                }
+                if wanted {
+                    program.set_flags(variant.flags());
                 }
             }
             let object = open.load()?;

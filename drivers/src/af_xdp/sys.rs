@@ -5,7 +5,7 @@
 
 use std::{
     io, mem,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     ptr::{self, NonNull},
 };
 
@@ -121,6 +121,20 @@ pub(super) fn bind(fd: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::Resu
     let len = mem::size_of::<libc::sockaddr_xdp>() as u32;
     // SAFETY: the kernel reads `len` bytes of the address.
     check(unsafe { libc::bind(fd.as_raw_fd(), ptr::from_ref(address).cast(), len) }).map(drop)
+}
+
+/// Whether the kernel hands packets of several buffers to AF_XDP sockets: since Linux 6.6, where they say `XDP_USE_SG`.
+/// bind(2) looks at the flags first, and for the device later (`xsk_bind` in net/xdp/xsk.c); here there is none.
+pub(super) fn hands_on_runs() -> bool {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: libc::XDP_USE_SG,
+        sxdp_ifindex: 0,
+        sxdp_queue_id: 0,
+        sxdp_shared_umem_fd: 0,
+    };
+    let said = socket().and_then(|fd| bind(fd.as_fd(), &address));
+    said.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
 }
 
 /// A mapping of a ring, unmapped when dropped.

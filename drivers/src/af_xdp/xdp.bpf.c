@@ -486,28 +486,31 @@ int sheafio_xdp(struct xdp_md *ctx)
 	return steer(ctx, LINEAR, false);
 }
 
-/* The same for packets of several buffers (Linux 5.18 and newer); the loader takes one of these programs. */
-SEC("xdp.frags")
+/*
+ * The same for packets of several buffers (Linux 5.18 and newer); the loader takes one of these programs. It says that they
+ * take such packets only where the kernel hands those to sockets.
+ */
+SEC("xdp")
 int sheafio_frags(struct xdp_md *ctx)
 {
 	return steer(ctx, FRAGS, false);
 }
 
 /* And with what the device knows of each packet; loaded for one device (Linux 6.3 and newer, not in generic mode). */
-SEC("xdp.frags")
+SEC("xdp")
 int sheafio_metadata(struct xdp_md *ctx)
 {
 	return steer(ctx, FRAGS, true);
 }
 
 /* The latter two for a loader without CAP_PERFMON. */
-SEC("xdp.frags")
+SEC("xdp")
 int sheafio_frags_c(struct xdp_md *ctx)
 {
 	return steer(ctx, COPY, false);
 }
 
-SEC("xdp.frags")
+SEC("xdp")
 int sheafio_meta_c(struct xdp_md *ctx)
 {
 	return steer(ctx, COPY, true);
