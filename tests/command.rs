@@ -105,9 +105,9 @@ fn a_line_a_second_has_the_documented_keys_and_the_last_one_is_final() {
         let rest = ["short", "taken", "taken_slowly"];
         assert_eq!(keys(&line["pool"]["counts"]), [&counts[..], &more, &rest].concat());
         assert_eq!(keys(&line["lcores"][0]), ["busy", "cpu", "cycles_per_packet"]);
-        let port =
-            ["drops", "held", "name", "rx_bytes", "rx_packets", "rx_pps", "tx_bytes", "tx_packets", "tx_pps"];
-        assert_eq!(keys(&line["ports"][0]), port);
+        let port = ["rx_bytes", "rx_packets", "rx_pps", "tx_bytes", "tx_packets", "tx_pps"];
+        assert_eq!(keys(&line["ports"][0]), [&["by_queue", "drops", "held", "name"][..], &port].concat());
+        assert_eq!(keys(&line["ports"][0]["by_queue"][0]), ["dropped", "rx_packets", "tx_packets"]);
         assert!(line["ports"][0]["rx_pps"].as_f64().unwrap() > 0.0);
         assert!(line["lcores"][0]["busy"].as_f64().unwrap() > 0.9);
     }

@@ -61,6 +61,29 @@ fn a_list_of_queues_is_served_and_the_rest_goes_to_the_kernel() {
     }
 }
 
+/// As many as the interface has, without knowing how many; counted one by one.
+#[test]
+fn all_queues_are_served() {
+    if !can_make_networks("all_queues_are_served") {
+        return;
+    }
+    let (netns, veth) = network(4);
+    let fwd =
+        Fwd::start(&netns, &["-p", "ve0,mode=native,queues=all", "--mode", "icmpecho", "--frames", "32768"]);
+    for queue in 0..4 {
+        send_through(&veth, queue, 4);
+        assert!(veth.peer.succeeds("ping", &["-c", "3", "-i", "0.05", "-W", "2", OURS]), "queue {queue}");
+    }
+    let ended = fwd.end();
+    let last = ended.assert_conserved();
+    assert!(!ended.stderr.contains("not opened"), "{}", ended.stderr);
+    let queues = last["ports"][0]["by_queue"].as_array().unwrap();
+    let sum = |key: &str| queues.iter().map(|queue| queue[key].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((queues.len(), sum("rx_packets")), (4, ended.port(0, "rx_packets")), "{last}");
+    assert_eq!(sum("tx_packets"), ended.port(0, "tx_packets"), "{last}");
+    assert!(queues.iter().all(|queue| queue["rx_packets"].as_u64() >= Some(3)), "{last}");
+}
+
 /// A queue that closes while others stay leaves its packets to the kernel, also those for which it had no frames.
 #[test]
 fn packets_of_a_closed_queue_go_to_the_kernel() {

@@ -100,7 +100,7 @@ pub(crate) struct FwdArgs {
 /// What a port may be called, and its options.
 const PORT_KEYS: &str = "\
 Keys of a PORT, with their defaults:
-  eth0, af_xdp:eth0   queues=1 (or a list: 0-3+6), start=0 (with a number of queues), mode=auto|native|generic, copy=auto|copy|zerocopy,
+  eth0, af_xdp:eth0   queues=1 (or a list: 0-3+6, or all that it has: all), start=0 (with a number of queues), mode=auto|native|generic, copy=auto|copy|zerocopy,
                       frags=auto|yes|no (packets in several frames; auto: if one of the MTU does not fit into one),
                       ring=2048 (slots of each ring, a power of two, 64 to 32768; fewer if the pool is small),
                       fill=N (frames kept ready for reception; as many as ring), force=no|yes,
@@ -137,7 +137,8 @@ With --json, one object a second and a last one with \"final\": true:
                       not_for_us, malformed            icmpecho: no request, or damaged
   lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_packet: busy
                     cycles of the time-stamp counter a packet; both in this second (final: whole run)
-  ports[]           besides: held: frames in the port's rings and with the kernel, for each queue; of a
+  ports[]           besides: by_queue: rx_packets, tx_packets and dropped (for any reason) of each queue;
+                    held: frames in the port's rings and with the kernel, for each queue; of a
                     ring port, at its first end; program: of an AF_XDP port, what its XDP program did with the
                     packets that came to the interface:
                       redirected                       ours (steer=RULES), to the socket of its queue, or

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Fwd(args) => fwd::run(args),
-        Command::Echo(args) => echo::run(&args),
+        Command::Echo(args) => echo::run(args),
         Command::Rr(args) => rr::run(&args),
         Command::Pool(args) => size::run(args),
     };

@@ -28,6 +28,11 @@ pub(crate) struct Size {
     pub(crate) warnings: Vec<String>,
 }
 
+/// Asks the interfaces for what the ports leave to them: `queues=all`.
+pub(crate) fn look_up(ports: &mut [PortSpec]) -> Result<(), Error> {
+    ports.iter_mut().try_for_each(PortSpec::look_up).map_err(Error::from)
+}
+
 /// Decides on CPUs, zones, frames and rings; sets the ports' rings, to `most_slots` if the frames allow.
 pub(crate) fn decide(args: &mut SizeArgs, most_slots: u32) -> Result<Size, Error> {
     check_rings(&args.ports)?;
@@ -36,7 +41,14 @@ pub(crate) fn decide(args: &mut SizeArgs, most_slots: u32) -> Result<Size, Error
     let count = args.ports.iter().map(PortSpec::queues).max().unwrap_or(1) as usize;
     let near = args.ports.iter().find_map(PortSpec::interface).and_then(interface_numa_node);
     let cpus = choose_cpus(args.cores.as_ref(), count, near, &topology)?;
-    let zoning = topology.zones_for(&cpus.0);
+    let mut zoning = topology.zones_for(&cpus.0);
+    for spec in &args.ports {
+        let node = spec.interface().and_then(|name| Some((name, interface_numa_node(name)?)));
+        // Queue i is served by the i-th CPU, from the start again.
+        let serving = &cpus.0[..cpus.0.len().min(spec.queues() as usize)];
+        let warning = node.and_then(|(name, node)| topology.crossing(name, node, serving));
+        zoning.warnings.extend(warning);
+    }
     let builder = Mempool::builder().frame_size(args.frame_size).cores(cpus.0.len() as u32);
     // With Strict, a node whose queues hold all of its frames would starve while others have some.
     let builder = builder.zone_specs(zoning.specs).policy(ZonePolicy::Prefer);
@@ -46,6 +58,7 @@ pub(crate) fn decide(args: &mut SizeArgs, most_slots: u32) -> Result<Size, Error
 
 /// Prints the decision.
 pub(crate) fn run(mut args: SizeArgs) -> Result<bool, Error> {
+    look_up(&mut args.ports)?;
     let size = decide(&mut args, USUAL_SLOTS)?;
     let mut ports = Vec::new();
     for spec in &args.ports {

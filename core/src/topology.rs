@@ -9,7 +9,7 @@ use hwlocality::object::{TopologyObject, attributes::ObjectAttributes, types::Ob
 
 use sheafio_mempool::ZoneSpec;
 
-use crate::CoreError;
+use crate::{CoreError, CpuList};
 
 /// The machine, as far as placement needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,6 +104,25 @@ impl Topology {
             ));
         }
         zoning
+    }
+
+    /// What the user should know if an interface's device sits on another NUMA node than some of the CPUs that serve it: the
+    /// CPUs, and which ones would be near.
+    pub fn crossing(&self, interface: &str, node: u32, cpus: &[u32]) -> Option<String> {
+        let home = self.nodes.iter().find(|home| home.id == node)?;
+        let far = CpuList(cpus.iter().copied().filter(|cpu| !home.cpus.contains(cpu)).collect());
+        if far.0.is_empty() {
+            return None;
+        }
+        let near = if home.cpus.is_empty() {
+            "that node has no CPU".to_owned()
+        } else {
+            format!("CPUs of that node: {} (--cores)", CpuList(home.cpus.clone()))
+        };
+        Some(format!(
+            "{interface}: its device is on NUMA node {node}, and CPUs {far}, which serve it, are not: every packet crosses \
+             between nodes; {near}"
+        ))
     }
 
     /// The node itself if it has memory, else the nearest that has; of equally near ones the first.
@@ -242,6 +261,18 @@ mod tests {
         assert_eq!(zoning.specs, [zone(2, &[2, 3]), zone(0, &[0])]);
         assert_eq!(zoning.warnings.len(), 1);
         assert!(zoning.warnings[0].contains("CPU 2 uses node 2, CPU 3 uses node 2"), "{:?}", zoning.warnings);
+    }
+
+    #[test]
+    fn cpus_that_are_far_from_the_device_they_serve_are_told() {
+        let topology = with_an_empty_node();
+        assert_eq!(topology.crossing("eth0", 0, &[0, 1]), None);
+        let told = topology.crossing("eth0", 2, &[4, 1, 0]).unwrap();
+        let parts =
+            ["eth0: its device is on NUMA node 2", "CPUs 1,0, which serve it", "CPUs of that node: 4 ("];
+        assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+        // A node that nobody knows, as on machines whose firmware says nothing.
+        assert_eq!(topology.crossing("eth0", 7, &[0]), None);
     }
 
     #[test]

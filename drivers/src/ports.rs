@@ -60,6 +60,8 @@ impl Ports {
             queues,
             control: Box::new(NoControl),
         };
+        let mut spec = spec.clone();
+        spec.look_up()?;
         Ok(match &spec.kind {
             Kind::AfXdp(config) => {
                 // The kernel's own name: an interface may be asked for by an alternative one.

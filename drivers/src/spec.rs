@@ -22,6 +22,8 @@ pub struct PortSpec {
     pub(crate) kind: Kind,
     /// Whether the user has said how long the rings are.
     has_ring: bool,
+    /// `queues=all`, and nobody has asked the interface yet how many it has.
+    all_queues: bool,
 }
 
 impl PortSpec {
@@ -33,6 +35,19 @@ impl PortSpec {
             Kind::Null { queues, .. } => *queues,
             Kind::Sim(config) => config.queues,
         }
+    }
+
+    /// Asks the interface for what the specification leaves to it: with `queues=all`, how many queues it has now. Until
+    /// then the port has one.
+    ///
+    /// # Errors
+    /// [`DriverError::NoInterface`].
+    pub fn look_up(&mut self) -> Result<(), DriverError> {
+        if let (Kind::AfXdp(config), true) = (&mut self.kind, self.all_queues) {
+            config.queues = af_xdp::queues_of(&self.name)?;
+            self.all_queues = false;
+        }
+        Ok(())
     }
 
     /// The network interface, for ports that are on one.
@@ -183,6 +198,14 @@ impl FromStr for PortSpec {
             pairs.push((key, value));
         }
         pairs.sort_by_key(|(key, _)| *key == "start"); // It shifts what `queues` has said.
+        let all_queues = matches!(kind, Kind::AfXdp(_)) && pairs.contains(&("queues", "all"));
+        if all_queues {
+            pairs.retain(|pair| *pair != ("queues", "all"));
+            if let Some((_, value)) = pairs.iter().find(|(key, _)| *key == "start") {
+                let problem = format!("start='{value}' with queues=all is not possible");
+                return Err(refuse(problem, "start=N with queues=N, a number".to_owned()));
+            }
+        }
         for (key, value) in pairs {
             kind.set(key, value).map_err(|bad| match bad {
                 Bad::Key => refuse(format!("unknown key '{key}'"), kind.keys().to_owned()),
@@ -193,7 +216,7 @@ impl FromStr for PortSpec {
             })?;
         }
         let has_ring = seen.contains(&"ring");
-        Ok(Self { text: text.to_owned(), name: name.to_owned(), kind, has_ring })
+        Ok(Self { text: text.to_owned(), name: name.to_owned(), kind, has_ring, all_queues })
     }
 }
 
@@ -229,6 +252,10 @@ mod tests {
         assert_eq!(queues("eth0,start=2,queues=3"), "2-4");
         assert_eq!(queues("eth0,queues=0-1+5"), "0-1+5");
         assert_eq!(queues("eth0,start=7"), "7");
+        let mut all_of_it: PortSpec = "lo,queues=all".parse().unwrap();
+        all_of_it.look_up().unwrap();
+        assert_eq!((all_of_it.queues(), all_of_it.all_queues), (1, false));
+        assert!("no-such-if,queues=all".parse::<PortSpec>().unwrap().look_up().is_err());
         assert_eq!((all.mode, all.copy), (af_xdp::Mode::Generic, af_xdp::CopyMode::Copy));
         let sim: PortSpec = "sim:x,seed=7,faults=late+full,packets=9".parse().unwrap();
         let faults = Faults { late: true, full: true, ..Faults::default() };
@@ -252,9 +279,11 @@ mod tests {
             ("dpdk:0", "unknown kind 'dpdk'", "ring:NAME, null:NAME, sim:NAME"),
             ("eth0,speed=9", "unknown key 'speed'", "mode=auto|native|generic"),
             ("eth0,queues", "'queues' is not key=value", "queues=N"),
-            ("eth0,queues=0", "queues='0' is not possible", "queues=a number of queues, 1 to 1024"),
+            ("eth0,queues=0", "queues='0' is not possible", "queues=all, a number of queues, 1 to 1024"),
             ("eth0,queues=3-1", "queues='3-1' is not possible", "a list of them, 0 to 1023: 0-3"),
             ("eth0,queues=1-2,start=1", "start='1' is not possible", "with queues=N that is a number"),
+            ("eth0,queues=all,start=1", "start='1' with queues=all is not possible", "queues=N, a number"),
+            ("null:0,queues=all", "queues='all' is not possible", "queues=1 to 1024"),
             ("eth0,queues=2,start=1023", "start='1023' is not possible", "the last queue up to 1023"),
             ("eth0,queues=2,queues=3", "'queues' is given twice", "each key once"),
             ("eth0,mode=fast", "mode='fast' is not possible", "mode=auto|native|generic"),

@@ -216,7 +216,14 @@ fn packet_memory_lies_on_both_nodes_while_nics_of_both_forward() {
         assert!(nics.pings(3));
         nics.exchange(100);
         let running = fwd.wait_for_object("a line of a second", |line| line["final"] != true);
-        fwd.end().assert_conserved();
+        let ended = fwd.end();
+        ended.assert_conserved();
+        for (number, node, far) in [(1, 0, 1), (2, 1, 0)] {
+            let warning = format!(
+                "igb{number}: its device is on NUMA node {node}, and CPUs {far}, which serve it, are not"
+            );
+            assert!(ended.stderr.contains(&warning), "{}", ended.stderr);
+        }
         let caches = running["pool"]["by_cache"].as_array().unwrap();
         let zones: BTreeSet<_> = caches.iter().map(|cache| cache["zone"].as_u64().unwrap()).collect();
         assert_eq!(zones, BTreeSet::from([0, 1]), "{running}");

@@ -19,7 +19,7 @@ pub(crate) use self::{
     kernel::raise_file_limit,
     options::{EchoArgs, REPEATED_BYTES},
 };
-use crate::Error;
+use crate::{Error, size};
 
 /// Says that an lcore has no thread.
 fn no_thread(cpu: u32, error: &io::Error) -> Error {
@@ -31,10 +31,11 @@ fn no_thread(cpu: u32, error: &io::Error) -> Error {
 }
 
 /// Runs until it is told to stop. `Ok(true)` if every frame came home.
-pub(crate) fn run(args: &EchoArgs) -> Result<bool, Error> {
+pub(crate) fn run(mut args: EchoArgs) -> Result<bool, Error> {
     args.check()?;
+    size::look_up(&mut args.ports)?;
     match args.stack {
-        Stack::User => user::run(args),
-        Stack::Kernel => kernel::run(args),
+        Stack::User => user::run(&args),
+        Stack::Kernel => kernel::run(&args),
     }
 }

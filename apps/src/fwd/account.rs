@@ -119,8 +119,19 @@ fn unexplained_tx(totals: &QueueTotals, device: &DeviceCounts) -> i64 {
 /// Tells of drops that the user can do something about, when the first one occurs.
 #[derive(Default)]
 pub(crate) struct Hints {
-    /// Bits of the reasons that were told of each port.
+    /// Bits of the reasons that were told of each port, and one more for the device's losses.
     told: Vec<u32>,
+}
+
+/// The bit for the device's losses.
+const DEVICE: u32 = 1 << (u32::BITS - 1);
+
+/// Whether a loss that a device names is for want of room: packets came and nobody had taken the ones before.
+fn is_of_room(name: &str) -> bool {
+    let name = name.to_lowercase();
+    ["rx_missed", "rx_fifo", "rx_over", "no_buf", "no buf", "out_of_buf", "out of buf", "no_dma"]
+        .iter()
+        .any(|part| name.contains(part))
 }
 
 impl Hints {
@@ -138,12 +149,22 @@ impl Hints {
                     lines.push(format!("{}: {}: {remedy}", port.name, reason.name()));
                 }
             }
+            let mut losses = port.account.iter().flat_map(|account| account.device.keys());
+            if let Some(loss) = losses.find(|name| *told & DEVICE == 0 && is_of_room(name)) {
+                *told |= DEVICE;
+                lines.push(format!(
+                    "{name}: {loss}: the device lost packets before any program saw them, as it had no room: the lcore was \
+                     not there in time. Bursts: a longer ring= and fill=, more descriptors (ethtool -G {name} rx N); for \
+                     good: more queues, each with a core of its own (queues=, --cores)",
+                    name = port.name
+                ));
+            }
         }
         lines
     }
 }
 
-const _: () = assert!(DropReason::ALL.len() <= u32::BITS as usize);
+const _: () = assert!(DropReason::ALL.len() < u32::BITS as usize);
 
 #[cfg(test)]
 mod tests {
@@ -178,6 +199,26 @@ mod tests {
     fn rx(totals: &QueueTotals, redirected: u64, left: u64, device: &DeviceCounts) -> i64 {
         let account = Account::new(totals, Seen { redirected, left }, device, true);
         account.unexplained.expect("it is final").rx
+    }
+
+    #[test]
+    fn losses_for_want_of_room_are_told_from_others() {
+        // e1000e, igb, virtio-net, vmxnet3, mlx5, and what the kernel itself counts.
+        for name in [
+            "rx_missed_errors",
+            "rx_fifo_errors",
+            "rx_over_errors",
+            "rx_no_buffer_count",
+            "rx_no_dma_resources",
+            "pkts rx out of buf",
+            "rx_out_of_buffer",
+        ] {
+            assert!(is_of_room(name), "{name}");
+        }
+        for name in ["rx_crc_errors", "tx_dropped", "rx_queue_xdp_drops", "rx_frame_errors", "tx_fifo_errors"]
+        {
+            assert!(!is_of_room(name), "{name}");
+        }
     }
 
     #[test]

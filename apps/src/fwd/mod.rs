@@ -50,6 +50,7 @@ const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 /// frame came home.
 pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let stop = Stop::on_signals()?;
+    size::look_up(&mut args.size.ports)?;
     plan::check(&args)?;
     let size = size::decide(&mut args.size, size::USUAL_SLOTS)?;
     let cpus = size.cpus;
@@ -71,7 +72,10 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
         if args.force {
             spec.set_force();
         }
-        opened.push(ports.open(spec)?);
+        let port = ports.open(spec)?;
+        // At once: whoever has logged in by this interface may read nothing any more in a moment.
+        port.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        opened.push(port);
     }
     // Nothing more is opened. The lcores' threads start with what closing takes, which is nothing unless a port puts
     // settings of its device back.
@@ -85,8 +89,9 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let printer = Printer::new(args.json);
     let mut hints = Hints::default();
     size.warnings.iter().chain(pool.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
-    let of_ports = opened.iter().flat_map(|port| &port.warnings).chain(&missing_links);
-    of_ports.for_each(|warning| eprintln!("warning: {warning}"));
+    for warning in missing_links {
+        eprintln!("warning: {warning}");
+    }
     if printer.start(&args, pool, &opened, &cpus).is_err() {
         stop.raise(); // Nobody reads.
     }

@@ -12,7 +12,7 @@ use sheafio_mempool::{Mempool, Pages};
 
 use super::{
     account::Account,
-    watch::{PoolView, View, Watch},
+    watch::{PoolView, QueueView, View, Watch},
 };
 use crate::cli::{FwdArgs, Mode};
 
@@ -196,6 +196,14 @@ pub(crate) fn table(view: &View) -> String {
             grouped(port.tx_packets),
             drops.join(", ")
         );
+        if let [_, _, ..] = port.by_queue[..] {
+            let list = |count: fn(&QueueView) -> u64| {
+                port.by_queue.iter().map(|queue| grouped(count(queue))).collect::<Vec<_>>().join(" | ")
+            };
+            let (rx, tx) = (list(|queue| queue.rx_packets), list(|queue| queue.tx_packets));
+            let dropped = list(|queue| queue.dropped);
+            let _ = writeln!(text, "{:<16} by queue: rx {rx}; tx {tx}; dropped {dropped} packets", "");
+        }
         // That all were redirected tells nothing new.
         let left =
             port.program.iter().flatten().filter(|(name, _)| name.as_str() != Verdict::Redirected.name());
@@ -299,6 +307,7 @@ mod tests {
                 tx_pps: 0.0,
                 drops: Map::from_iter([("tx_full".to_owned(), 0.into())]),
                 held: vec![64],
+                by_queue: vec![QueueView { rx_packets: 1, tx_packets: 0, dropped: 0 }],
                 program: Some(Map::from_iter([("redirected".to_owned(), 1.into())])),
                 account: Some(Account {
                     wire_rx: 2,
@@ -324,10 +333,16 @@ mod tests {
                 counts: Map::from_iter([("taken".to_owned(), 70.into())]),
             },
         };
-        let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0},"held":[64],"program":{"redirected":1},"wire_rx":2,"wire_tx":3,"device":{"rx_dropped":1},"unexplained_rx":1,"unexplained_tx":0}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":100,"free":30,"in_flight":70,"retired":0,"barn":10,"caches":20,"lanes":0,"rings":64,"application":6,"by_cache":[{"cpu":1,"zone":0,"frames":20,"counts":{}}],"counts":{"taken":70}}}"#;
+        let expected = r#"{"t_s":1.0,"ports":[{"name":"ve0","rx_packets":1,"rx_bytes":60,"rx_pps":1.0,"tx_packets":0,"tx_bytes":0,"tx_pps":0.0,"drops":{"tx_full":0},"held":[64],"by_queue":[{"rx_packets":1,"tx_packets":0,"dropped":0}],"program":{"redirected":1},"wire_rx":2,"wire_tx":3,"device":{"rx_dropped":1},"unexplained_rx":1,"unexplained_tx":0}],"lcores":[{"cpu":1,"busy":0.5,"cycles_per_packet":0.0}],"pool":{"frames":100,"free":30,"in_flight":70,"retired":0,"barn":10,"caches":20,"lanes":0,"rings":64,"application":6,"by_cache":[{"cpu":1,"zone":0,"frames":20,"counts":{}}],"counts":{"taken":70}}}"#;
         assert_eq!(serde_json::to_string(&view).unwrap(), expected);
 
-        // For people, what the program left to the kernel has a line; that it redirected has none.
+        // For people, queues have a line where there are several.
+        assert!(!table(&view).contains("by queue"), "{}", table(&view));
+        view.ports[0].by_queue.push(QueueView { rx_packets: 1234, tx_packets: 5, dropped: 6 });
+        let text = table(&view);
+        assert!(text.contains("by queue: rx 1 | 1,234; tx 0 | 5; dropped 0 | 6 packets\n"), "{text}");
+
+        // What the program left to the kernel has a line; that it redirected has none.
         assert!(!table(&view).contains("left to the kernel"), "{}", table(&view));
         let left = Map::from_iter([("not_bound".to_owned(), 1500.into()), ("passed".to_owned(), 0.into())]);
         view.ports[0].program = Some(left);

@@ -59,6 +59,8 @@ pub(super) struct PortView {
     pub(super) tx_pps: f64,
     pub(super) drops: Map<String, Value>,
     pub(super) held: Vec<i64>,
+    /// Its queues one by one, in the order of their numbers.
+    pub(super) by_queue: Vec<QueueView>,
     /// What became of packets in the XDP program, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) program: Option<Map<String, Value>>,
@@ -69,6 +71,15 @@ pub(super) struct PortView {
     pub(super) rx_bps: f64,
     #[serde(skip)]
     pub(super) tx_bps: f64,
+}
+
+/// Totals of one queue.
+#[derive(Debug, Serialize)]
+pub(super) struct QueueView {
+    pub(super) rx_packets: u64,
+    pub(super) tx_packets: u64,
+    /// For any reason, but not by the device before a queue was chosen.
+    pub(super) dropped: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -257,11 +268,19 @@ impl WatchedPort {
             tx_pps: round(tx_pps),
             drops: drops.collect(),
             held: self.queues.iter().map(|queue| queue.totals().held).collect(),
+            by_queue: self.queues.iter().map(|queue| QueueView::from(&queue.totals())).collect(),
             program,
             account,
             rx_bps: wire_bits(rx_pps, rate(totals.rx_bytes, last.rx_bytes)),
             tx_bps: wire_bits(tx_pps, rate(totals.tx_bytes, last.tx_bytes)),
         }
+    }
+}
+
+impl From<&QueueTotals> for QueueView {
+    fn from(totals: &QueueTotals) -> Self {
+        let dropped = totals.all_drops().map(|(_, packets)| packets).sum();
+        Self { rx_packets: totals.rx_packets, tx_packets: totals.tx_packets, dropped }
     }
 }
 

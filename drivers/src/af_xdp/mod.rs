@@ -84,6 +84,15 @@ pub fn name_of(interface: &str) -> Option<String> {
     Interface::lookup(interface).ok().map(|interface| interface.name)
 }
 
+/// All RX queues that an interface has now.
+///
+/// # Errors
+/// [`DriverError::NoInterface`].
+pub fn queues_of(interface: &str) -> Result<QueueSet, DriverError> {
+    let interface = Interface::lookup(interface)?;
+    Ok(QueueSet::range(0, interface.rx_queues.clamp(1, QueueSet::LIMIT)).expect("it has one, and no more"))
+}
+
 impl AfXdpPort {
     /// The interface's Ethernet address when it was opened.
     pub fn mac(&self) -> [u8; 6] {

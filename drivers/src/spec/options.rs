@@ -39,7 +39,7 @@ impl Kind {
     pub(super) fn keys(&self) -> &'static str {
         match self {
             Self::AfXdp(_) => {
-                "queues=N|LIST, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, frags=auto|yes|no, \
+                "queues=N|LIST|all, start=N, mode=auto|native|generic, copy=auto|copy|zerocopy, frags=auto|yes|no, \
                  metadata=yes|no, busy_poll=no|PACKETS, ring=SLOTS, fill=FRAMES, steer=all|none|RULE+RULE, \
                  promisc=auto|yes|no, force=yes|no"
             }
@@ -59,7 +59,8 @@ impl Kind {
         let slots = |range: RangeInclusive<u32>| slots(value, range);
         match (self, key) {
             (Self::AfXdp(config), "queues") => {
-                config.queues = value.parse().map_err(|_| Bad::Value(QueueSet::ALLOWED.to_owned()))?;
+                config.queues =
+                    value.parse().map_err(|_| Bad::Value(format!("all, {}", QueueSet::ALLOWED)))?;
             }
             (Self::AfXdp(config), "start") => {
                 let start = small(0..=1023)?;

@@ -57,7 +57,9 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
         spec.set_cpus(&sizes.cpus.0);
         spec.set_steer(addresses.steering(args)?);
         spec.set_groups(&addresses.groups());
-        opened.push(ports.open(spec)?);
+        let port = ports.open(spec)?;
+        port.warnings.iter().for_each(|warning| eprintln!("warning: {warning}")); // At once; see `fwd`.
+        opened.push(port);
         served.push(addresses);
     }
     // Nothing more is opened; see `fwd`.
@@ -70,8 +72,7 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
     let plan = plan::deal_out(&mut opened, &served, args, &sizes, pool)?;
     let printer = Printer::new(args.json);
     sizes.warnings.iter().chain(pool.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
-    let of_ports = opened.iter().flat_map(|port| &port.warnings).chain(&missing_links);
-    let of_ports = of_ports.chain(served.iter().flat_map(|served| &served.warning));
+    let of_ports = missing_links.iter().chain(served.iter().flat_map(|served| &served.warning));
     of_ports.for_each(|warning| eprintln!("warning: {warning}"));
     if printer.start(args, pool, &opened, &served, &plan.mtus, &sizes).is_err() {
         stop.raise(); // Nobody reads.
