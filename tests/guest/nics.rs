@@ -213,8 +213,11 @@ impl Nics {
                 left.send_to(&packet, to_right).unwrap();
                 right.send_to(&packet, to_left).unwrap();
             }
-            assert_eq!(receive_numbers(&right, numbers.len()), numbers);
-            assert_eq!(receive_numbers(&left, numbers.len()), numbers);
+            for (socket, way) in [(&right, "to the right"), (&left, "to the left")] {
+                let arrived = receive_numbers(socket, numbers.len());
+                let lens = &lens[first as usize..][..numbers.len()];
+                assert_eq!(arrived, numbers, "{} {way}, datagrams of {lens:?} bytes", self.driver);
+            }
         }
     }
 
