@@ -120,3 +120,41 @@ fn nothing_else_stands_at_the_top() {
         assert!(name.starts_with('.') || allowed.contains(&name.as_str()), "{name}");
     }
 }
+
+/// README.md's short table says from which kernel on a driver has something, as the whole table does, which
+/// `tests/guest/run --all` writes.
+#[test]
+fn the_readme_tells_from_which_kernel_on_drivers_have_what() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let rows = |text: &str| -> Vec<Vec<String>> {
+        let cells =
+            |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+        text.lines().filter(|line| line.starts_with('|')).map(cells).collect()
+    };
+    let features = rows(&read("tests/guest/features.md"));
+    let first_with = |driver: &str, columns: &[&str]| {
+        let places = columns.iter().map(|name| features[0].iter().position(|column| column == name).unwrap());
+        let places: Vec<_> = places.collect();
+        let has = |row: &&Vec<String>| row[1] == driver && places.iter().any(|place| row[*place] != "no");
+        features[2..].iter().find(has).map_or_else(|| "none".to_owned(), |row| row[0].clone())
+    };
+    let readme = read("README.md");
+    let section = readme.split("### Kernels and drivers").nth(1).unwrap().split("\n## ").next().unwrap();
+    let table = rows(section);
+    assert_eq!(table.len(), 2 + 4, "{table:?}");
+    let kernels: BTreeSet<_> = features[2..].iter().map(|row| &row[0]).collect();
+    for kernel in kernels {
+        assert!(
+            section.lines().any(|line| line.contains("first kernel") && line.contains(kernel.as_str())),
+            "{kernel}"
+        );
+    }
+    let columns: [&[&str]; 4] =
+        [&["native"], &["zero-copy"], &["multi-buffer, copy", "multi-buffer, zero-copy"], &["TX budget"]];
+    for row in &table[2..] {
+        for (told, columns) in row[1..].iter().zip(columns) {
+            let told = told.split(',').next().unwrap();
+            assert_eq!(told, first_with(&row[0], columns), "{}: {columns:?}", row[0]);
+        }
+    }
+}
