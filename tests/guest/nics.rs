@@ -19,6 +19,8 @@ pub(crate) const RIGHT: &str = "10.0.0.2";
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Datagrams that are on their way at one time. Emulated NICs have short rings and slow ends.
 const AT_ONCE: u32 = 16;
+/// Bytes of them, unless one alone has more.
+const BYTES_AT_ONCE: usize = 32_768;
 
 /// Of 2048 bytes igb could use 1024 only, in zero-copy mode.
 pub(crate) const FRAME_BYTES: &str = "4096";
@@ -206,8 +208,14 @@ impl Nics {
         let (left, right) = (socket(&self.left, LEFT), socket(&self.right, RIGHT));
         let (to_left, to_right) = (left.local_addr().unwrap(), right.local_addr().unwrap());
         let count = lens.len() as u32;
-        for first in (0..count).step_by(AT_ONCE as usize) {
-            let numbers: Vec<u32> = (first..count.min(first + AT_ONCE)).collect();
+        let mut first = 0;
+        while first < count {
+            let mut bytes = 0;
+            let fits = |number: &u32| {
+                bytes += lens[*number as usize];
+                *number == first || bytes <= BYTES_AT_ONCE
+            };
+            let numbers: Vec<u32> = (first..count.min(first + AT_ONCE)).take_while(fits).collect();
             for number in &numbers {
                 let packet = datagram(*number, lens[*number as usize]);
                 left.send_to(&packet, to_right).unwrap();
@@ -218,6 +226,7 @@ impl Nics {
                 let lens = &lens[first as usize..][..numbers.len()];
                 assert_eq!(arrived, numbers, "{} {way}, datagrams of {lens:?} bytes", self.driver);
             }
+            first += numbers.len() as u32;
         }
     }
 
