@@ -110,6 +110,45 @@ fn what_a_slow_receiver_loses_adds_up_to_the_packet() {
     }
 }
 
+/// With receive packet steering several CPUs run the generic XDP program for one queue at a time, and each may find the
+/// counts of its frames as the other one has just left them: no packet is lost without a name, and none counted twice.
+#[test]
+fn what_several_cpus_receive_for_one_queue_adds_up() {
+    if !can_make_networks("what_several_cpus_receive_for_one_queue_adds_up") {
+        return;
+    }
+    let (under_test, veth) = network();
+    under_test.run("sh", &["-c", "echo 3 > /sys/class/net/ve0/queues/rx-0/rps_cpus"]);
+    let port = format!("ve0,mode=generic,ring=64,steer=udp:{}", PORTS[0]);
+    let before = sent_by(&veth.peer);
+    let fwd = Fwd::start(&under_test, &["-p", &port, "--mode", "rxonly", "--frames", "1024"]);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // A flow each, which go to CPUs by their hashes.
+                for _ in 0..20 {
+                    send(&veth, 500);
+                }
+            });
+        }
+    });
+    thread::sleep(Duration::from_millis(100));
+    let ended = fwd.end();
+    let last = ended.assert_conserved();
+    let after = sent_by(&veth.peer);
+    let (received, passed) = (ended.port(0, "rx_packets"), program(&ended, "passed"));
+    let drops: u64 = BEFORE_RX.iter().map(|reason| ended.port(0, reason)).sum();
+    assert_eq!((after.0 - before.0) + (after.1 - before.1), 20_000);
+    assert_eq!((signed(&ended, "unexplained_rx"), signed(&ended, "unexplained_tx")), (0, 0), "{last}");
+    assert_eq!(received + drops, program(&ended, "redirected"), "{last}");
+    assert!(received > 64 && passed > 0, "{last}");
+    // What a CPU's own queue had no room for, the device counts.
+    let device = last["ports"][0]["device"].as_object().unwrap();
+    let named = device.get("rx_dropped").and_then(Value::as_u64).unwrap_or(0);
+    let seen = program(&ended, "redirected") + passed;
+    assert!((seen..=seen + named).contains(&(after.0 - before.0)), "{last}");
+}
+
 /// What others do on the device, before the port is opened, meanwhile, and after, is not taken for ours or for a loss.
 #[test]
 fn traffic_of_others_leaves_nothing_unexplained() {
