@@ -6,7 +6,8 @@ use std::{
     sync::OnceLock,
 };
 
-/// Builds the partner of `tests/peers/xsk-rs/`, once a process, and returns where it is.
+/// Builds the partner of `tests/peers/xsk-rs/`, once a process, and returns where it is: that of `SHEAFIO_PARTNER`, where
+/// that is set.
 ///
 /// # Panics
 /// If it can't be built.
@@ -16,6 +17,9 @@ pub fn partner() -> PathBuf {
 }
 
 fn build() -> PathBuf {
+    if let Some(partner) = std::env::var_os("SHEAFIO_PARTNER") {
+        return partner.into();
+    }
     let test = std::env::current_exe().expect("a test has a path");
     // target/PROFILE/deps/TEST
     let target = test.ancestors().nth(3).expect("cargo runs tests in target/PROFILE/deps").join("xsk-rs");
