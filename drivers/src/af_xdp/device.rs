@@ -13,9 +13,10 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    fs::File,
+    io::{Read, Write},
     ops::RangeInclusive,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::{
         Mutex,
         atomic::{AtomicU32, Ordering},
@@ -25,16 +26,17 @@ use std::{
 use super::{
     Mode,
     driver::{ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS, STRING_WORDS, text_of},
+    fence::Fenced,
     interface::{control_socket, ethtool_on, name_on},
     losses,
-    sys::wait_for_programs_to_end,
+    sys::{route_socket, wait_for_programs_to_end},
 };
 
 // Commands and string sets of linux/ethtool.h.
 const ETHTOOL_GSTATS: u32 = 0x1d;
 const ETH_SS_STATS: u32 = 1;
-/// Statistics that a driver may get between being asked how many it has and being asked for them. The kernel writes as
-/// many as there are.
+/// Statistics that a driver may get between being asked how many it has and being asked for them. If they are still more,
+/// as where the name has become another device's, the answer ends at the fence, and this look tells nothing.
 const STATISTICS_TO_SPARE: usize = 4096;
 
 /// Fields of `struct rtnl_link_stats64` (linux/if_link.h), by their place, that every kernel with
@@ -92,7 +94,7 @@ pub(super) struct Device {
     index: u32,
     mode: Mode,
     control: OwnedFd,
-    netlink: OwnedFd,
+    netlink: File,
     seen: Mutex<Seen>,
 }
 
@@ -112,7 +114,7 @@ type Link = [u64; LINK_WORDS];
 impl Device {
     /// Looks at a device to which the XDP program is about to come. `None` if the kernel does not tell what it counts.
     pub(super) fn look(index: u32, mode: Mode) -> Option<Self> {
-        let (control, netlink) = (control_socket().ok()?, netlink_socket().ok()?);
+        let (control, netlink) = (control_socket().ok()?, File::from(route_socket().ok()?));
         let now = link(&netlink, index)?;
         let statistics = name_on(&control, index).and_then(|name| statistics(&control, &name));
         let statistics = statistics.unwrap_or_default();
@@ -205,28 +207,14 @@ fn since(now: &Link, before: &Link, at: usize) -> u64 {
     now[at].saturating_sub(before[at])
 }
 
-/// A socket for questions to rtnetlink(7).
-fn netlink_socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: socket takes no pointer.
-    let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
 /// What the kernel counts of an interface (`IFLA_STATS_LINK_64`); `None` if it is gone, or the answer was lost.
-fn link(netlink: &OwnedFd, index: u32) -> Option<Link> {
+fn link(mut netlink: &File, index: u32) -> Option<Link> {
     let number = ask(netlink, index)?;
     let mut answer = [0_u8; 4096];
     loop {
-        // SAFETY: the kernel writes at most the answer's length. It answers before the question's call returns.
-        let len = unsafe {
-            libc::recv(netlink.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
-        };
-        let answer = answer.get(..usize::try_from(len).ok()?)?;
+        // The kernel answers before the question's call returns; reading does not wait.
+        let len = netlink.read(&mut answer).ok()?;
+        let answer = answer.get(..len)?;
         // Answers to questions before are old: a call that was to fetch one has failed.
         if answer.get(8..12) == Some(&number.to_ne_bytes()) {
             return link_in(answer);
@@ -235,7 +223,7 @@ fn link(netlink: &OwnedFd, index: u32) -> Option<Link> {
 }
 
 /// Asks for that, and returns the number of the question, which the answer bears.
-fn ask(netlink: &OwnedFd, index: u32) -> Option<u32> {
+fn ask(mut netlink: &File, index: u32) -> Option<u32> {
     const IFLA_STATS_LINK_64: u32 = 1;
     static ASKED: AtomicU32 = AtomicU32::new(0);
     // Relaxed: only that numbers differ counts.
@@ -245,11 +233,9 @@ fn ask(netlink: &OwnedFd, index: u32) -> Option<u32> {
         [libc::RTM_GETSTATS.to_ne_bytes(), (libc::NLM_F_REQUEST as u16).to_ne_bytes()].concat();
     let kind_and_flags = u32::from_ne_bytes(kind_and_flags.try_into().ok()?);
     let question = [28, kind_and_flags, number, 0, 0, index, 1 << (IFLA_STATS_LINK_64 - 1)];
-    // SAFETY: the kernel reads the question; a netlink socket that is not connected sends to the kernel.
-    let sent = unsafe {
-        libc::send(netlink.as_raw_fd(), question.as_ptr().cast(), size_of_val(&question), libc::MSG_DONTWAIT)
-    };
-    (sent == size_of_val(&question) as isize).then_some(number)
+    // A netlink socket that is not connected sends to the kernel.
+    netlink.write_all(question.map(u32::to_ne_bytes).as_flattened()).ok()?;
+    Some(number)
 }
 
 /// Finds the counts in an answer of rtnetlink's.
@@ -279,11 +265,11 @@ fn statistics(control: &OwnedFd, name: &str) -> Option<BTreeMap<String, u64>> {
     ethtool_on(control, name, &mut count).ok()?;
     let room = count[4] as usize + STATISTICS_TO_SPARE;
     // struct ethtool_gstrings: command, set, count, then the strings.
-    let mut strings = vec![0; 3 + room * STRING_WORDS];
+    let mut strings = Fenced::new(3 + room * STRING_WORDS).ok()?;
     strings[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_STATS, count[4]]);
     ethtool_on(control, name, &mut strings).ok()?;
     // struct ethtool_stats: command, count, then the values in two words each.
-    let mut values = vec![0; 2 + room * 2];
+    let mut values = Fenced::new(2 + room * 2).ok()?;
     values[..2].copy_from_slice(&[ETHTOOL_GSTATS, count[4]]);
     ethtool_on(control, name, &mut values).ok()?;
     losses_in(count[4], &strings, &values)

@@ -8,6 +8,7 @@ use std::{io, mem};
 use libbpf_sys as sys;
 
 use super::{
+    fence::Fenced,
     interface::{Interface, ethtool},
     program::check,
 };
@@ -162,7 +163,7 @@ fn features_that_are_on(interface: &str) -> Vec<String> {
         ethtool(interface, &mut count).ok()?;
         let count = count[4] as usize;
         // struct ethtool_gstrings: command, set, count, then the strings.
-        let mut strings = vec![0; 3 + count * STRING_WORDS];
+        let mut strings = Fenced::new(3 + count * STRING_WORDS).ok()?;
         strings[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count as u32]);
         ethtool(interface, &mut strings).ok()?;
         // struct ethtool_gfeatures: command, number of blocks; each has a bit a feature in four words, of which

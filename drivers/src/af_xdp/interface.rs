@@ -11,7 +11,7 @@ use std::{
 
 use sheafio_mempool::Geometry;
 
-use super::{altname, cause, process::Process};
+use super::{cause, process::Process, route};
 use crate::DriverError;
 
 /// `ETHTOOL_GCHANNELS` and `struct ethtool_channels` (linux/ethtool.h).
@@ -81,7 +81,7 @@ impl Sight {
 
     /// How it is now. `None` if there is no interface of that index, or it gets another name at this moment.
     pub(super) fn look(&self) -> Option<State> {
-        let name = self.name()?;
+        let name = name_on(&self.control, self.index)?;
         let ask = |request| interface_ioctl(&self.control, &name, request, |_| ());
         // SAFETY: each ioctl fills in the union member that is read here.
         let (mtu, flags) = unsafe {
@@ -91,15 +91,13 @@ impl Sight {
         let rx_queues = queues(&self.control, &name).0;
         let (is_up, has_carrier) = (flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0);
         // Where the name has changed meanwhile, some answers may be missing or another interface's.
-        (self.name()? == name).then_some(State { name, mtu, rx_queues, is_up, has_carrier })
-    }
-
-    fn name(&self) -> Option<String> {
-        let index = self.index as i32;
-        let set = |ask: &mut libc::ifreq| ask.ifr_ifru.ifru_ifindex = index;
-        let found = interface_ioctl(&self.control, "", libc::SIOCGIFNAME, set).ok()?;
-        // SAFETY: the ioctl has written a C string there, which fits with its end.
-        Some(unsafe { CStr::from_ptr(found.ifr_name.as_ptr()) }.to_string_lossy().into_owned())
+        (name_on(&self.control, self.index)? == name).then_some(State {
+            name,
+            mtu,
+            rx_queues,
+            is_up,
+            has_carrier,
+        })
     }
 }
 
@@ -186,7 +184,7 @@ impl Interface {
 /// The index of an interface, by its name or an alternative name.
 pub(super) fn index_of(name: &str) -> Option<u32> {
     if name.len() >= libc::IFNAMSIZ {
-        return altname::index_of(name);
+        return route::index_of(name);
     }
     let c_name = CString::new(name).ok()?;
     // SAFETY: the name is a C string.
@@ -261,7 +259,8 @@ fn interface_ioctl(
 }
 
 /// An ethtool command (SIOCETHTOOL) on words that hold its struct of linux/ethtool.h: the command's number first,
-/// then what it asks, and room for all that the kernel answers to that.
+/// then what it asks, and room for all that the kernel answers to that; where that depends on the device,
+/// [`Fenced`](super::fence::Fenced) words, for the kernel heeds no bound.
 pub(super) fn ethtool(name: &str, words: &mut [u32]) -> io::Result<()> {
     ethtool_on(&control_socket()?, name, words)
 }

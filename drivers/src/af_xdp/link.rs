@@ -6,23 +6,24 @@
 //! requests when the socket closes, however the process ends.
 
 use std::{
-    fs::File,
-    io::{self, Read, Write},
+    io,
     os::fd::{AsFd, OwnedFd},
     thread,
     time::{Duration, Instant},
 };
 
-use super::{cause, interface::Interface, process::Process, sys};
+use super::{
+    cause,
+    interface::Interface,
+    process::Process,
+    route::{By, Route},
+    sys,
+};
 use crate::DriverError;
 
 /// How long a link may take to come back: NICs of 1 to 100 Gbit/s take 2 to 4 s.
 const RETURN_LIMIT: Duration = Duration::from_secs(5);
 const RETURN_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Bytes of `struct nlmsghdr` (linux/netlink.h) and of `struct ifinfomsg` (linux/rtnetlink.h).
-const HEADER_BYTES: usize = 16;
-const MESSAGE_BYTES: usize = HEADER_BYTES + 16;
 
 /// An interface that hands on packets to whatever address, or to group addresses, as long as this lives. A NIC drops
 /// others' packets otherwise, before any program sees them.
@@ -85,7 +86,7 @@ impl Memberships {
 /// sends again; sysfs may be that of another network namespace.
 #[derive(Debug)]
 pub(super) struct Carrier {
-    netlink: File,
+    route: Route,
     index: u32,
 }
 
@@ -100,8 +101,7 @@ pub(crate) struct Returning {
 impl Carrier {
     /// Looks whether there is one. `None` if there is none to lose, or the kernel can't be asked.
     pub(super) fn of(interface: &Interface) -> Option<Self> {
-        let netlink = File::from(sys::route_socket().ok()?);
-        let mut carrier = Self { netlink, index: interface.index };
+        let mut carrier = Self { route: Route::open().ok()?, index: interface.index };
         carrier.is_there().unwrap_or(false).then_some(carrier)
     }
 
@@ -115,25 +115,8 @@ impl Carrier {
         })
     }
 
-    /// Asks the kernel for the interface's flags (rtnetlink(7): `RTM_GETLINK`).
     fn is_there(&mut self) -> io::Result<bool> {
-        let mut ask = Vec::with_capacity(MESSAGE_BYTES);
-        ask.extend((MESSAGE_BYTES as u32).to_ne_bytes());
-        ask.extend(libc::RTM_GETLINK.to_ne_bytes());
-        ask.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
-        ask.extend([0; 12]); // Sequence number, port; family, device type.
-        ask.extend(self.index.to_ne_bytes());
-        ask.extend([0; 8]); // Flags, and which of them to change.
-        self.netlink.write_all(&ask)?;
-        // The attributes that follow are cut off.
-        let mut answer = [0; MESSAGE_BYTES];
-        let len = self.netlink.read(&mut answer)?;
-        let kind = u16::from_ne_bytes([answer[4], answer[5]]);
-        if len < MESSAGE_BYTES || kind != libc::RTM_NEWLINK {
-            return Err(io::Error::other("no answer of rtnetlink"));
-        }
-        let flags = [24, 25, 26, 27].map(|at: usize| answer[at]);
-        Ok(u32::from_ne_bytes(flags) & libc::IFF_LOWER_UP as u32 != 0)
+        Ok(self.route.link(By::Index(self.index))?.flags & libc::IFF_LOWER_UP as u32 != 0)
     }
 }
 

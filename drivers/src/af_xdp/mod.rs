@@ -11,12 +11,12 @@
 //! `rights` tells which capabilities are missing, and gives them up. When a step fails, `process`, `driver` and
 //! `owner` look for the cause, and `cause` has the words.
 
-mod altname;
 mod busy_poll;
 mod cause;
 mod config;
 mod device;
 mod driver;
+mod fence;
 mod interface;
 mod kernel;
 mod life;
@@ -34,6 +34,7 @@ mod release;
 mod rights;
 pub(crate) mod rings;
 mod room;
+mod route;
 mod socket;
 mod steer;
 mod sys;

@@ -39,18 +39,18 @@ pub(super) fn packet_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// socket(2) of family AF_NETLINK, connected to the kernel's rtnetlink (rtnetlink(7)).
+/// socket(2) of family AF_NETLINK, to the kernel's rtnetlink (rtnetlink(7)). Reading does not wait.
 pub(super) fn route_socket() -> io::Result<OwnedFd> {
-    netlink_socket(libc::NETLINK_ROUTE, 0)
+    netlink_socket(libc::NETLINK_ROUTE)
 }
 
-/// The same, to generic netlink, whose families are asked for by name (linux/genetlink.h). Reading does not wait.
+/// The same, to generic netlink, whose families are asked for by name (linux/genetlink.h).
 pub(super) fn generic_socket() -> io::Result<OwnedFd> {
-    netlink_socket(libc::NETLINK_GENERIC, libc::SOCK_NONBLOCK)
+    netlink_socket(libc::NETLINK_GENERIC)
 }
 
-fn netlink_socket(protocol: i32, flags: i32) -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags;
+fn netlink_socket(protocol: i32) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: socket takes no pointer.
     let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
     // SAFETY: the descriptor is new and nobody else's.

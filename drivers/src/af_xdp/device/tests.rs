@@ -91,7 +91,7 @@ fn answers_that_are_cut_short_tell_nothing() {
 #[test]
 fn an_answer_that_was_left_is_not_taken_for_a_later_one() {
     let index = Interface::lookup("lo").unwrap().index;
-    let netlink = netlink_socket().unwrap();
+    let netlink = File::from(route_socket().unwrap());
     let before = link(&netlink, index).unwrap();
     ask(&netlink, index).unwrap();
     ask(&netlink, u32::MAX >> 1).unwrap(); // Its answer is an error.
