@@ -4,7 +4,7 @@
 //! what a rule does not ask for has no bit in its mask.
 //!
 //! ```text
-//!   struct rules: count (u64), then 64 rules of 48 bytes and room for one more, each a value and a mask of three words:
+//!   struct rules: count (u64), then room for 64 rules of 48 bytes, each a value and a mask of three words:
 //!   what, bits: 0-15 ethertype | 16-23 protocol | 24 HAS_ADDRESS | 25 HAS_PROTOCOL | 26 HAS_PORT | 32-47 port
 //!   to[0], to[1]: the destination's 16 bytes in the order of the wire; one of IPv4 is the first four
 //! ```
