@@ -8,6 +8,7 @@ mod echo;
 mod fwd;
 mod rr;
 mod size;
+mod threads;
 mod uring;
 
 use std::process::ExitCode;

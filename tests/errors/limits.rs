@@ -1,6 +1,6 @@
 //! Capabilities, namespaces and resource limits.
 
-use sheafio_tests::{Fwd, Veth, can_make_networks, refused_by, sheafio, skip, succeeds};
+use sheafio_tests::{Fwd, Refusal, Veth, can_make_networks, refused_by, sheafio, skip, succeeds};
 
 use crate::{kernel_is_at_least, network};
 
@@ -90,6 +90,72 @@ fn locked_memory_is_told_in_numbers_that_are_right() {
     }
     runs("--memlock=4194304:4194304", &[&["--frames", "1024"], &both[2..]].concat());
     runs("--memlock=8388608:8388608", &both);
+}
+
+/// bpfire#54: that a limit can't be raised matters to nobody who needs no higher one, and is no error of its own.
+#[test]
+fn a_limit_that_can_not_be_raised_is_fatal_only_where_it_is_too_low() {
+    if !can_make_networks("a_limit_that_can_not_be_raised_is_fatal_only_where_it_is_too_low") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    // prlimit(2) with a new limit, and no place for the old one; asking for the limit has one.
+    let refusal = Refusal {
+        call: libc::SYS_prlimit64,
+        arguments: &[(1, libc::RLIMIT_MEMLOCK), (3, 0)],
+        error: libc::EPERM,
+    };
+    let (without, limit) =
+        (["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock", "--"], 8 << 20);
+    let args = ["fwd", "--json", "--duration", "300ms", "-p", "ve0", "--frames", "2048"];
+    refusal.start_limited(&netns, [64 << 10, limit], &[], &args).wait().assert_conserved();
+    refusal.start_limited(&netns, [limit, limit], &without, &args).wait().assert_conserved();
+    let line = refusal.start_limited(&netns, [64 << 10, limit], &without, &args).wait().refusal();
+    for part in ["ve0: the kernel refused 4096 KiB", "Without CAP_IPC_LOCK 64 KiB", "ulimit -l 4096,"] {
+        assert!(line.contains(part), "'{part}' is missing in: {line}");
+    }
+}
+
+/// Threads too may be few (TasksMax= of a unit): the first that can't be had, or a later one, ends what has begun.
+#[test]
+fn too_few_threads_are_told_and_everything_is_closed() {
+    if !can_make_networks("too_few_threads_are_told_and_everything_is_closed") {
+        return;
+    }
+    let (netns, _veth) = network(2);
+    let refusal = Refusal { call: libc::SYS_clone3, arguments: &[], error: libc::EAGAIN };
+    let port = ["--json", "-p", "ve0,queues=2", "--cores", "0,1"];
+    let fwd = [&["fwd"][..], &port].concat();
+    let echo = [&["echo", "--udp", "7", "--ip", "10.0.0.9/24", "--hugepages", "off"][..], &port].concat();
+    let kernel =
+        ["echo", "--json", "--stack", "kernel", "--udp", "7", "--hugepages", "off", "--cores", "0,1"];
+    let rr = [
+        "rr",
+        "--json",
+        "--to",
+        "10.0.0.1:7",
+        "--proto",
+        "udp",
+        "--flows",
+        "2",
+        "--cores",
+        "0,1",
+        "--duration",
+        "1s",
+    ];
+    for (words, what) in [(&fwd[..], "lcore"), (&echo, "lcore"), (&kernel, "lcore"), (&rr, "client")] {
+        for nth in 0..2 {
+            let ended = refusal.start_nth(nth, &netns, words).wait();
+            let last = ended.stderr.lines().last().unwrap_or_default();
+            let told = format!("{}: no thread for the {what} on CPU {nth}: Resource temporarily", words[0]);
+            assert_eq!(ended.code, Some(2), "{words:?}, {nth}: {}", ended.stderr);
+            assert!(last.contains(&told) && last.contains("TasksMax="), "{words:?}, {nth}: {}", ended.stderr);
+            assert!(!ended.stderr.contains("panicked"), "{words:?}, {nth}: {}", ended.stderr);
+            assert!(!netns.has_xdp("ve0"), "{words:?}, {nth}");
+        }
+    }
+    // The queues are free again.
+    Fwd::start(&netns, &port[1..3]).end().assert_conserved();
 }
 
 /// Every place where the process can run out of files tells the limit.

@@ -10,6 +10,7 @@ mod forget;
 mod held;
 mod netns;
 mod network;
+mod nth;
 mod packet;
 mod partner;
 mod probes;

@@ -23,6 +23,11 @@ pub struct Refusal<'a> {
 impl Refusal<'_> {
     /// The filter (seccomp(2), linux/filter.h): allow, unless number and arguments are those.
     fn filter(&self) -> Vec<libc::sock_filter> {
+        self.filter_with(libc::SECCOMP_RET_ERRNO | self.error as u32)
+    }
+
+    /// The same, with another answer to those.
+    pub(crate) fn filter_with(&self, answer: u32) -> Vec<libc::sock_filter> {
         let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
         // struct seccomp_data: the call's number at 0; the arguments, 8 bytes each, from 16 on.
         let checks = std::iter::once((0, self.call as u32));
@@ -36,7 +41,7 @@ impl Refusal<'_> {
             let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
             program.push(libc::sock_filter { code, jt: 0, jf: over as u8, k: *value });
         }
-        program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | self.error as u32));
+        program.push(statement(libc::BPF_RET | libc::BPF_K, answer));
         program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
         program
     }
@@ -69,6 +74,27 @@ impl Refusal<'_> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &netns.name]).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Fwd::watch(self.refuse_to(&mut command).spawn().expect("ip can be started"))
+    }
+
+    /// Starts `sheafio` with any subcommand, the same way, by a program that is given its words; both have a soft and a hard
+    /// limit of locked memory, in bytes, that was set before.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn start_limited(&self, netns: &crate::Netns, limit: [u64; 2], by: &[&str], words: &[&str]) -> Fwd {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &netns.name]).args(by).arg(crate::sheafio()).args(words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let limit = libc::rlimit { rlim_cur: limit[0], rlim_max: limit[1] };
+        // SAFETY: between fork and exec this is one system call, on memory of its own.
+        unsafe {
+            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            });
+        }
         Fwd::watch(self.refuse_to(&mut command).spawn().expect("ip can be started"))
     }
 

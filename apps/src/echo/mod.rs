@@ -12,23 +12,12 @@ mod options;
 mod response;
 mod user;
 
-use std::io;
-
 use self::options::Stack;
 pub(crate) use self::{
     kernel::raise_file_limit,
     options::{EchoArgs, REPEATED_BYTES},
 };
 use crate::{Error, size};
-
-/// Says that an lcore has no thread.
-fn no_thread(cpu: u32, error: &io::Error) -> Error {
-    format!(
-        "echo: no thread for the lcore on CPU {cpu}: {error}. Each lcore takes one: allow more (ulimit -u, TasksMax= of its unit, \
-         pids.max of its cgroup), or use fewer --cores"
-    )
-    .into()
-}
 
 /// Runs until it is told to stop. `Ok(true)` if every frame came home.
 pub(crate) fn run(mut args: EchoArgs) -> Result<bool, Error> {

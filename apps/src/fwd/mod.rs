@@ -37,7 +37,7 @@ pub(crate) use self::{
     watch::{PoolView, View, Watch, pool_view},
 };
 use self::{budget::Budget, modes::Forwarder, plan::Plan, report::Ending};
-use crate::{Error, RaiseWhenDropped, cli::FwdArgs, size};
+use crate::{Error, RaiseWhenDropped, cli::FwdArgs, size, threads};
 
 /// How often the control plane looks whether the lcores still run.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -97,7 +97,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     }
 
     let plan = Plan::new(&mut opened, args.mode, &cpus);
-    let lcores = start(plan, &args, pool, &stop, &mut watch);
+    let lcores = start(plan, &args, pool, &stop, &mut watch)?;
     let start = Instant::now();
     let (mut next_look, mut next_print) = (start, start + PRINT_INTERVAL);
     let mut has_lost_all = false;
@@ -142,16 +142,21 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
 /// A started lcore; it tells what became of the frames that its queues held.
 type Running = thread::JoinHandle<Result<Closed, CoreError>>;
 
-/// Starts a thread for each lcore of the plan.
-fn start(plan: Plan, args: &FwdArgs, pool: &'static Mempool, stop: &Stop, watch: &mut Watch) -> Vec<Running> {
-    let budget = args.packets.map(|packets| Arc::new(Budget::new(packets, stop.clone())));
+/// Starts a thread for each lcore of the plan; ends those that run already if there can't be one more.
+fn start(
+    plan: Plan,
+    args: &FwdArgs,
+    pool: &'static Mempool,
+    ends_all: &Stop,
+    watch: &mut Watch,
+) -> Result<Vec<Running>, Error> {
+    let budget = args.packets.map(|packets| Arc::new(Budget::new(packets, ends_all.clone())));
     let mut running = Vec::new();
     for (cpu, links) in plan.lcores {
         let counters = Arc::<LcoreCounters>::default();
         watch.add_lcore(cpu, counters.clone());
         let forwarder = Forwarder::new(args.mode, links, args.size.burst as usize, budget.clone());
-        let (idle, duration, stop) = (args.idle.into(), args.duration, stop.clone());
-        let thread = thread::Builder::new().name(format!("lcore-{cpu}"));
+        let (idle, duration, stop) = (args.idle.into(), args.duration, ends_all.clone());
         let body = move || {
             // However this lcore ends, by its duration, an error or a panic, the others end too.
             let _ends_all = RaiseWhenDropped(stop.clone());
@@ -161,9 +166,9 @@ fn start(plan: Plan, args: &FwdArgs, pool: &'static Mempool, stop: &Stop, watch:
             }
             poll(lcore, forwarder, pool)
         };
-        running.push(thread.spawn(body).expect("the process may start threads"));
+        threads::start(("fwd", "lcore"), cpu, &mut running, ends_all, body)?;
     }
-    running
+    Ok(running)
 }
 
 /// The life of an lcore: poll, then close its queues.

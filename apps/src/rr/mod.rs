@@ -40,7 +40,7 @@ use self::{
 use crate::{
     Error, RaiseWhenDropped,
     fwd::{grouped, whereabouts},
-    size,
+    size, threads,
     uring::{Refused, Ring},
 };
 
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &RrArgs) -> Result<bool, Error> {
         all_progress.push(progress.clone());
         let thread = Thread { cpu, pool, first, flows: flows_of(at), buffers, plan: plan.clone(), progress };
         first += flows_of(at);
-        running.push(thread::Builder::new().name(format!("client-{cpu}")).spawn(move || thread.run())?);
+        threads::start(("rr", "client"), cpu, &mut running, &run_stop, move || thread.run())?;
     }
 
     let printer = Printer::new(args);

@@ -4,7 +4,7 @@
 //! [`drop_rights`] has given up, neither the thread nor one that it starts, nor a program that these execute,
 //! gets back.
 
-use std::{fs, io, thread};
+use std::{fs, io};
 
 use libbpf_sys as sys;
 use rustix::thread::{
@@ -80,14 +80,15 @@ pub(super) fn has_perfmon() -> bool {
 /// [`DriverError::GiveUp`] if the kernel refuses, or if another thread of the process still holds
 /// capabilities; the calling thread may have given up some by then.
 pub fn drop_rights(keep: &[Right]) -> Result<(), DriverError> {
-    let mut kept = keep.iter().fold(CapabilitySet::empty(), |sum, right| sum | right.set());
-    if closing_needs_bpf() {
-        kept |= CapabilitySet::BPF;
-    }
-    give_up(kept).map_err(|error| DriverError::GiveUp {
+    let refused = |error: io::Error| DriverError::GiveUp {
         reason: format!("the kernel refuses capset(2) or prctl(2): {error}"),
         remedy: "Allow these calls in the seccomp filter of the container or unit".to_owned(),
-    })?;
+    };
+    let mut kept = keep.iter().fold(CapabilitySet::empty(), |sum, right| sum | right.set());
+    if closing_needs_bpf().map_err(refused)? {
+        kept |= CapabilitySet::BPF;
+    }
+    give_up(kept).map_err(refused)?;
     match other_holders(kept).as_slice() {
         [] => Ok(()),
         threads => Err(DriverError::GiveUp {
@@ -135,22 +136,24 @@ fn other_holders(kept: CapabilitySet) -> Vec<String> {
 
 /// Whether bpf(2) is closed altogether to those without CAP_BPF: then a queue can't leave the map of sockets
 /// and a link can't be detached. Found by trying a command that changes nothing, without rights.
-fn closing_needs_bpf() -> bool {
-    let without_rights = || {
-        let none = CapabilitySet::empty();
-        set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
-            .ok()?;
-        let (mut info, mut len) = (sys::bpf_map_info::default(), size_of::<sys::bpf_map_info>() as u32);
-        // SAFETY: the kernel would write at most `len` bytes of the struct; descriptor -1 is none, so it
-        // writes nothing.
-        Some(unsafe { sys::bpf_map_get_info_by_fd(-1, &raw mut info, &raw mut len) })
-    };
-    // A thread of its own, for there is no way back. EBADF says that it was let in.
-    thread::spawn(without_rights).join().ok().flatten() == Some(-libc::EPERM)
+fn closing_needs_bpf() -> io::Result<bool> {
+    let held = capabilities(None)?;
+    // Only effective ones count for calls, and what is permitted can be made effective again; so it takes no thread of its
+    // own, which a process may not be allowed.
+    set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..held })?;
+    let (mut info, mut len) = (sys::bpf_map_info::default(), size_of::<sys::bpf_map_info>() as u32);
+    // SAFETY: the kernel would write at most `len` bytes of the struct; descriptor -1 is none, so it
+    // writes nothing.
+    let asked = unsafe { sys::bpf_map_get_info_by_fd(-1, &raw mut info, &raw mut len) };
+    set_capabilities(None, held)?;
+    // EBADF says that it was let in.
+    Ok(asked == -libc::EPERM)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     /// A thread of its own gives up its rights, the process's first thread does not.

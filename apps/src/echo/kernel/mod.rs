@@ -35,9 +35,9 @@ use self::{
     server::{Parts, Server},
     streams::Streams,
 };
-use super::{EchoArgs, no_thread, response::Responder};
+use super::{EchoArgs, response::Responder};
 use crate::{
-    Error, RaiseWhenDropped, fwd, size,
+    Error, RaiseWhenDropped, fwd, size, threads,
     uring::{DATAGRAM_START, MOST_FRAMES, Refused, Ring, is_for_few},
 };
 
@@ -112,14 +112,7 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
         };
         watch.add_lcore(cpu, plan.counters.clone(), plan.lcore_counters.clone(), plan.held.clone());
         let ready = ready.clone();
-        let thread = thread::Builder::new().name(format!("lcore-{cpu}"));
-        match thread.spawn(move || plan.run(&ready)) {
-            Ok(started) => lcores.push(started),
-            Err(error) => {
-                end_all(&stop, lcores);
-                return Err(no_thread(cpu, &error));
-            }
-        }
+        threads::start(("echo", "lcore"), cpu, &mut lcores, &stop, move || plan.run(&ready))?;
     }
     drop(ready);
     // As many words as lcores, but from those that could not start.
@@ -128,7 +121,7 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
         && makes_rings_with_rights
         && let Err(error) = drop_rights(&[])
     {
-        end_all(&stop, lcores);
+        threads::end_all(&stop, lcores);
         return Err(error.into());
     }
 
@@ -167,14 +160,6 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
     // Whether the verdict could be printed does not change it.
     let _ = printer.end(&watch.look_over_all(start.elapsed()), closed, whereabouts.as_deref());
     Ok(whereabouts.is_none())
-}
-
-/// Ends the lcores that run.
-fn end_all<T>(stop: &Stop, lcores: Vec<thread::JoinHandle<T>>) {
-    stop.raise();
-    for lcore in lcores {
-        drop(lcore.join());
-    }
 }
 
 /// Decides on CPUs, frames, buffers and flows.

@@ -11,10 +11,7 @@ use sheafio_mempool::{Burst, Mempool, PoolCache};
 use sheafio_net::Stack;
 
 use super::{plan::Plan, report::Watch, server::Echo};
-use crate::{
-    Error, RaiseWhenDropped,
-    echo::{EchoArgs, no_thread},
-};
+use crate::{Error, RaiseWhenDropped, echo::EchoArgs, threads};
 
 /// How long connections are given to end in an orderly way.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -86,17 +83,7 @@ pub(super) fn start(
             }
             serve(lcore, services, pool)
         };
-        let thread = thread::Builder::new().name(format!("lcore-{cpu}"));
-        match thread.spawn(body) {
-            Ok(started) => running.push(started),
-            Err(error) => {
-                ends_all.raise();
-                for lcore in running {
-                    drop(lcore.join());
-                }
-                return Err(no_thread(cpu, &error));
-            }
-        }
+        threads::start(("echo", "lcore"), cpu, &mut running, ends_all, body)?;
     }
     Ok(running)
 }
