@@ -98,12 +98,20 @@ pub enum DriverError {
         interface: String,
         /// The asked mode.
         mode: &'static str,
-        /// Whether the device or its driver is the cause, so that another mode may work.
+        /// Whether the device or its driver is the cause in this mode, so that another one may work.
         is_of_device: bool,
         /// What the kernel said.
         reason: String,
         /// What would help.
         remedy: String,
+    },
+    /// Native mode was not possible, and generic mode, which was tried in its place, neither.
+    #[error("{native}; and in generic mode: {generic}")]
+    BothModes {
+        /// Why not in native mode.
+        native: Box<DriverError>,
+        /// Why not in generic mode.
+        generic: Box<DriverError>,
     },
     /// The XDP program could not be loaded.
     #[error("{interface}: can't load the XDP program: {reason}. {remedy}")]
@@ -206,12 +214,12 @@ pub enum DriverError {
         mtu_possible: u32,
     },
     /// Another system call of set-up failed.
-    #[error("{interface} queue {queue}: {call} failed: {source}. {remedy}")]
+    #[error("{interface}{}: {call} failed: {source}. {remedy}", in_words(*queue))]
     Call {
         /// The interface.
         interface: String,
-        /// The queue.
-        queue: u32,
+        /// The queue; `None`: the call is for all that the port has.
+        queue: Option<u32>,
         /// The call and what it was for.
         call: &'static str,
         /// What the kernel said.
@@ -238,4 +246,9 @@ pub enum DriverError {
     /// The pool has no cache left to fill the rings with.
     #[error(transparent)]
     Pool(#[from] sheafio_mempool::PoolError),
+}
+
+/// The queue behind an interface's name.
+fn in_words(queue: Option<u32>) -> String {
+    queue.map_or_else(String::new, |queue| format!(" queue {queue}"))
 }

@@ -92,6 +92,51 @@ fn another_program_that_does_not_come_off_is_told_with_its_remedy() {
     first.end().assert_conserved();
 }
 
+/// The kernel wants no program below another one, of a device that stands above: found and named, in every mode.
+#[test]
+fn a_program_of_a_device_above_is_named() {
+    if !can_make_networks("a_program_of_a_device_above_is_named") {
+        return;
+    }
+    let object = pass_program();
+    for (kind, add, below) in [
+        (
+            "bridge",
+            &["link", "add", "up0", "type", "bridge"][..],
+            Some(["link", "set", "ve0", "master", "up0"]),
+        ),
+        ("macvlan", &["link", "add", "link", "ve0", "up0", "type", "macvlan"], None),
+    ] {
+        let (netns, _veth) = network(1);
+        if !netns.succeeds("ip", add) {
+            skip("a_program_of_a_device_above_is_named", &format!("this kernel has no {kind}"));
+            continue;
+        }
+        if let Some(below) = below {
+            netns.ip(&below);
+        }
+        // Nothing is in the way as long as that has no program.
+        Fwd::start(&netns, &["-p", "ve0"]).end().assert_conserved();
+        netns.ip(&["link", "set", "dev", "up0", "xdpgeneric", "obj", &object, "sec", "xdp"]);
+        for asked in ["ve0", "ve0,mode=generic", "ve0,mode=native"] {
+            let line = refused(&netns, &["-p", asked]);
+            let mode = if asked.ends_with("generic") { "generic" } else { "native" };
+            for part in [
+                &format!("ve0: can't attach the XDP program in {mode} mode: "),
+                "up0, a device above it, has XDP program 'pass_all' (id ",
+                "Take that off: ip link set dev up0 xdpgeneric off",
+            ] {
+                assert!(line.contains(part), "{kind}: '{part}' is missing in: {line}");
+            }
+            let others = ["CONFIG_", "mode=", "and in generic mode"];
+            assert!(others.iter().all(|other| !line.contains(other)), "{kind}: {line}");
+        }
+        netns.ip(&["link", "set", "dev", "up0", "xdpgeneric", "off"]);
+        Fwd::start(&netns, &["-p", "ve0"]).end().assert_conserved();
+    }
+    fs::remove_file(object).unwrap();
+}
+
 // A command of linux/bpf.h.
 const BPF_LINK_DETACH: u32 = 34;
 

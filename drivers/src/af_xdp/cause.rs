@@ -3,6 +3,7 @@
 //! Owns: the words. Never does: look at anything, so that every cause can be tried in a test. Invariant: a cause
 //! is stated only if a fact says so; what is merely possible is called that.
 
+mod calls;
 mod others;
 
 use std::{fmt::Write, io};
@@ -14,49 +15,20 @@ use super::{
     process::Process,
 };
 
-pub(super) use others::{Attached, of_attached, of_queue};
+pub(super) use calls::{Call, is_of_the_process, of_call};
+use calls::{NAMESPACE, out_of_memory};
+use others::of_above;
+pub(super) use others::{Above, Attached, of_attached, of_queue};
 
 /// What setcap(8) has to give: it replaces what a file had before.
 const NEEDED: &str = "cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock";
-
-/// What helps where the error says more of the process and its kernel than of the interface.
-pub(super) fn of_call(error: Option<i32>, process: &Process) -> String {
-    let kernel = &process.kernel;
-    match error {
-        Some(libc::EMFILE) => {
-            let files = process.files.unwrap_or_default();
-            let more = files.saturating_mul(4).max(1024);
-            format!(
-                "This process may have {files} files open at once (RLIMIT_NOFILE), and has. Allow more: ulimit -n \
-                 {more}, or LimitNOFILE={more} in its unit"
-            )
-        }
-        Some(libc::ENFILE) => {
-            "As many files are open on this machine as may be: see sysctl fs.file-nr, raise fs.file-max"
-                .to_owned()
-        }
-        Some(libc::ENOMEM) => out_of_memory(process),
-        Some(libc::EAFNOSUPPORT) => with_filter(
-            format!(
-                "Kernel {kernel} has no AF_XDP sockets: it must be 5.4 or newer and built with CONFIG_XDP_SOCKETS=y"
-            ),
-            process,
-        ),
-        Some(libc::ENOSYS) => with_filter(
-            format!("Kernel {kernel} has no bpf(2): it must be built with CONFIG_BPF_SYSCALL=y"),
-            process,
-        ),
-        Some(libc::EPERM | libc::EACCES) => refusal(process),
-        _ => format!("Needs a kernel with CONFIG_XDP_SOCKETS, 5.4 or newer; this is {kernel}. See: dmesg"),
-    }
-}
 
 /// What helps if the program can't be loaded.
 pub(super) fn of_load(error: Option<i32>, process: &Process) -> String {
     match error {
         // The kernel's answer to a kind of map, helper or program that it does not know.
         Some(libc::EINVAL | libc::EOPNOTSUPP) => format!(
-            "Kernel {} lacks what the program needs: it must be 5.4 or newer and built with CONFIG_BPF_SYSCALL=y, \
+            "Kernel {} lacks what the program needs: it must be 5.10 or newer and built with CONFIG_BPF_SYSCALL=y, \
              CONFIG_BPF_JIT=y and CONFIG_XDP_SOCKETS=y",
             process.kernel
         ),
@@ -65,7 +37,7 @@ pub(super) fn of_load(error: Option<i32>, process: &Process) -> String {
             "On kernel {} the program needs CAP_PERFMON too: setcap {NEEDED},cap_perfmon+ep {}",
             process.kernel, process.program
         ),
-        other => of_call(other, process),
+        other => of_call(Call::Bpf, other, process),
     }
 }
 
@@ -81,7 +53,7 @@ pub(super) fn of_ring(error: &io::Error, slots: u32, process: &Process) -> Strin
                 out_of_memory(process)
             )
         }
-        other => of_call(other, process),
+        other => of_call(Call::Xdp, other, process),
     }
 }
 
@@ -153,7 +125,7 @@ pub(super) fn of_memory(error: &io::Error, ask: MemoryAsk, process: &Process) ->
             }
             text
         }
-        other => of_call(other, process),
+        other => of_call(Call::Xdp, other, process),
     }
 }
 
@@ -225,7 +197,7 @@ pub(super) fn of_bind(
         Some(libc::EINVAL) => {
             format!("{name} had {} queues a moment ago; see: ethtool -l {name}", interface.rx_queues)
         }
-        other => of_call(other, process),
+        other => of_call(Call::Xdp, other, process),
     }
 }
 
@@ -272,47 +244,84 @@ fn previous_power_of_two(number: u32) -> u32 {
     1 << number.max(1).ilog2()
 }
 
+/// How the program was to be attached.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttachAsk<'a> {
+    pub(super) mode: Mode,
+    /// Another mode may be named: this one was asked for, so no other was tried, nor will be.
+    pub(super) has_other_mode: bool,
+    pub(super) above: &'a [Above],
+}
+
 /// What helps if the program can't be attached.
 pub(super) fn of_attach(
     error: &io::Error,
-    mode: Mode,
+    ask: AttachAsk<'_>,
     interface: &Interface,
     driver: &Driver,
     process: &Process,
 ) -> String {
     let name = &interface.name;
-    if mode == Mode::Generic {
-        return match error.raw_os_error() {
-            Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ERANGE) => "Try mode=native".to_owned(),
-            other => of_call(other, process),
-        };
+    let or_other = |words: &'static str| if ask.has_other_mode { words } else { "" };
+    match (ask.mode, error.raw_os_error()) {
+        (_, Some(libc::EEXIST)) => return of_above(ask.above),
+        (_, Some(libc::EINVAL)) if process.is_older_than(LINKS_SINCE) => {
+            return format!(
+                "Kernel {} attaches no XDP program by a BPF link: it must be 5.10 or newer",
+                process.kernel
+            );
+        }
+        (Mode::Generic, Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ERANGE)) if ask.has_other_mode => {
+            return "Try mode=native".to_owned();
+        }
+        (Mode::Generic, other) => return of_call(Call::Bpf, other, process),
+        _ => {}
     }
     let (driver_name, features) = (name_of(driver), driver.features_by_name());
     let has_native = driver.has_native();
     match error.raw_os_error() {
         Some(_) if !driver.offloads.is_empty() && !is_of_the_process(error) => {
             let (on, off) = (driver.offloads.join(" and "), driver.offloads.join(" off "));
-            format!("{on} may stand against it: ethtool -K {name} {off} off, or mode=generic")
+            let or = or_other(", or mode=generic");
+            format!("{on} may stand against it: ethtool -K {name} {off} off{or}")
         }
         Some(libc::EOPNOTSUPP) if has_native == Some(true) => format!(
             "{driver_name} has native XDP (features: {features}), but not as {name} is set up now (MTU {}, {} \
-             queues). See: dmesg. Use mode=generic",
-            interface.mtu, interface.rx_queues
+             queues). See: dmesg{}",
+            interface.mtu,
+            interface.rx_queues,
+            or_other(". Use mode=generic")
         ),
         Some(libc::EOPNOTSUPP) => {
-            format!("{driver_name} has no native XDP (features: {features}). Use mode=generic")
+            let or = or_other(". Use mode=generic");
+            format!("{driver_name} has no native XDP (features: {features}){or}")
         }
         Some(libc::ERANGE) => format!(
-            "Packets must fit into one page in native mode: ip link set dev {name} mtu 1500 (veth: on both ends), or \
-             mode=generic"
+            "Packets must fit into one page in native mode: ip link set dev {name} mtu 1500 (veth: on both ends){}",
+            or_other(", or mode=generic")
         ),
         Some(libc::ENOSPC) => format!(
-            "The peer of a veth must not have more TX queues than {name} has RX queues ({}): ethtool -L {name} rx N, \
-             or mode=generic",
-            interface.rx_queues
+            "The peer of a veth must not have more TX queues than {name} has RX queues ({}): ethtool -L {name} rx N{}",
+            interface.rx_queues,
+            or_other(", or mode=generic")
         ),
-        _ if is_of_the_process(error) => of_call(error.raw_os_error(), process),
-        _ => format!("{driver_name} (XDP features: {features}) refused it. Try mode=generic"),
+        _ if is_of_the_process(error) => of_call(Call::Bpf, error.raw_os_error(), process),
+        _ => {
+            let or = or_other(". Try mode=generic");
+            format!("{driver_name} (XDP features: {features}) refused it{or}")
+        }
+    }
+}
+
+/// The first kernel with BPF links of XDP programs.
+const LINKS_SINCE: (u32, u32) = (5, 9);
+
+/// Whether the program may go onto the interface in another mode, after this error.
+pub(super) fn is_of_mode(error: &io::Error, process: &Process) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EEXIST) => false,
+        Some(libc::EINVAL) => !process.is_older_than(LINKS_SINCE),
+        _ => !is_of_the_process(error),
     }
 }
 
@@ -333,60 +342,6 @@ pub(super) fn of_missing_rights(process: &Process) -> String {
         _ = write!(text, ". {NAMESPACE}");
     }
     text
-}
-
-/// Whether an error is about what the process may have, whatever the device.
-pub(super) fn is_of_the_process(error: &io::Error) -> bool {
-    use libc::{EACCES, EMFILE, ENFILE, ENOMEM, ENOSYS, EPERM};
-    matches!(error.raw_os_error(), Some(EACCES | EMFILE | ENFILE | ENOMEM | ENOSYS | EPERM))
-}
-
-const NAMESPACE: &str = "It runs in a user namespace, as in rootless containers; capabilities that were gained there \
-                         do not count for bpf(2) and locked memory. Start it outside";
-
-fn out_of_memory(process: &Process) -> String {
-    match process.address_space_bytes {
-        Some(bytes) => format!(
-            "This process may have {} MiB of address space (RLIMIT_AS): ulimit -v unlimited",
-            bytes >> 20
-        ),
-        None => {
-            "The kernel found no memory for it: see free -m, and memory.max of the control group".to_owned()
-        }
-    }
-}
-
-fn with_filter(text: String, process: &Process) -> String {
-    if process.has_seccomp_filter { format!("{text}; or it is forbidden: {FILTER}") } else { text }
-}
-
-const FILTER: &str = "a seccomp filter is in force, as in containers and units (SystemCallFilter=, \
-                      RestrictAddressFamilies=): let it allow the call";
-
-/// Why the kernel may refuse although the capabilities are there.
-fn refusal(process: &Process) -> String {
-    let mut found = Vec::new();
-    if process.in_user_namespace {
-        found.push(NAMESPACE.to_owned());
-    }
-    if process.has_seccomp_filter {
-        found.push(format!("It may be forbidden: {FILTER}"));
-    }
-    if let Some(mode) = &process.lockdown {
-        found.push(format!(
-            "The kernel is locked down ({mode}), under which some kernels refuse bpf(2): see /sys/kernel/security/lockdown"
-        ));
-    }
-    if !process.security_modules.is_empty() {
-        found.push(format!(
-            "A security module may forbid it ({}): see dmesg and its audit log",
-            process.security_modules.join(", ")
-        ));
-    }
-    if found.is_empty() {
-        found.push("The capabilities are there, and nothing was found that forbids it: see dmesg".to_owned());
-    }
-    found.join(". ")
 }
 
 #[cfg(test)]

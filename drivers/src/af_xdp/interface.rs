@@ -11,7 +11,11 @@ use std::{
 
 use sheafio_mempool::Geometry;
 
-use super::{cause, process::Process, route};
+use super::{
+    cause::{self, Call},
+    process::Process,
+    route,
+};
 use crate::DriverError;
 
 /// `ETHTOOL_GCHANNELS` and `struct ethtool_channels` (linux/ethtool.h).
@@ -71,9 +75,9 @@ impl Sight {
     pub(super) fn of(interface: &Interface) -> Result<Self, DriverError> {
         let control = control_socket().map_err(|source| DriverError::Call {
             interface: interface.name.clone(),
-            queue: 0,
+            queue: None,
             call: "opening a socket to ask for the interface's state",
-            remedy: cause::of_call(source.raw_os_error(), &Process::look()),
+            remedy: cause::of_call(Call::Interface, source.raw_os_error(), &Process::look()),
             source,
         })?;
         Ok(Self { control, index: interface.index })
@@ -126,9 +130,9 @@ impl Interface {
         let name = name_of(index).ok_or_else(missing)?;
         let call = |source: io::Error| DriverError::Call {
             interface: name.clone(),
-            queue: 0,
+            queue: None,
             call: "asking the interface for its properties (ioctl)",
-            remedy: cause::of_call(source.raw_os_error(), &Process::look()),
+            remedy: cause::of_call(Call::Interface, source.raw_os_error(), &Process::look()),
             source,
         };
         let control = control_socket().map_err(call)?;
@@ -145,6 +149,19 @@ impl Interface {
         let has_default_route = default_route_interfaces().contains(&name);
         let (driver, is_up) = (driver(&control, &name).unwrap_or_default(), flags & libc::IFF_UP != 0);
         Ok(Self { name, index, mac, mtu, rx_queues, tx_queues, is_up, has_default_route, driver })
+    }
+
+    /// The names of the devices above it (`upper_*` in sysfs), if sysfs is that of its network namespace.
+    pub(super) fn names_above(&self) -> Vec<String> {
+        let folder = format!("/sys/class/net/{}", self.name);
+        let index = fs::read_to_string(format!("{folder}/ifindex")).unwrap_or_default();
+        if index.trim() != self.index.to_string() {
+            return Vec::new();
+        }
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let upper =
+            |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_prefix("upper_")?.to_owned());
+        entries.filter_map(upper).collect()
     }
 
     /// What must be known of zero-copy mode, where the driver damages packets when it has run out of frames. igb then

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    cause,
+    cause::{self, Call},
     interface::Interface,
     process::Process,
     route::{By, Route},
@@ -43,15 +43,23 @@ impl Memberships {
     ) -> Result<Self, DriverError> {
         let failed = |call, instead: &str| {
             let (interface, instead) = (interface.name.clone(), instead.to_owned());
-            move |source: io::Error| DriverError::Call {
-                interface,
-                queue: 0,
-                call,
-                remedy: format!("{}{instead}", cause::of_call(source.raw_os_error(), &Process::look())),
-                source,
+            move |source: io::Error| {
+                let cause = cause::of_call(Call::Packet, source.raw_os_error(), &Process::look());
+                DriverError::Call {
+                    interface,
+                    queue: None,
+                    call,
+                    remedy: format!("{cause}{instead}"),
+                    source,
+                }
             }
         };
-        let socket = sys::packet_socket().map_err(failed("making a packet socket (packet(7))", ""))?;
+        let without_promisc = ". Or do without packets to others' addresses: promisc=no";
+        // Groups take one too.
+        let without_socket = if groups.is_empty() { without_promisc } else { "" };
+        let making =
+            "making a packet socket (packet(7)), which asks for promiscuous mode and group addresses,";
+        let socket = sys::packet_socket().map_err(failed(making, without_socket))?;
         let ask = |kind: i32, group: &[u8]| {
             let mut membership = libc::packet_mreq {
                 mr_ifindex: interface.index as i32,
@@ -65,7 +73,7 @@ impl Memberships {
         if promisc {
             ask(libc::PACKET_MR_PROMISC, &[]).map_err(failed(
                 "asking for promiscuous mode (packet(7): PACKET_MR_PROMISC)",
-                ". Or do without packets to others' addresses: promisc=no",
+                without_promisc,
             ))?;
         }
         for group in groups {

@@ -88,10 +88,14 @@ pub(crate) fn open_at_once(
     let first = if config.mode == Mode::Auto { Mode::Native } else { config.mode };
     let (serving, mode) = match serve(&interface, config, pool, first, &mut warnings) {
         Ok(serving) => (serving, first),
-        Err(error @ DriverError::Attach { is_of_device: true, .. }) if config.mode == Mode::Auto => {
+        Err(native @ DriverError::Attach { is_of_device: true, .. }) if config.mode == Mode::Auto => {
             // Everything is made anew: sockets that were bound for native mode may be zero-copy.
-            warnings.push(format!("{error}; goes on in generic mode, which is slower"));
-            (serve(&interface, config, pool, Mode::Generic, &mut warnings)?, Mode::Generic)
+            warnings.push(format!("{native}; goes on in generic mode, which is slower"));
+            let serving =
+                serve(&interface, config, pool, Mode::Generic, &mut warnings).map_err(|generic| {
+                    DriverError::BothModes { native: Box::new(native), generic: Box::new(generic) }
+                })?;
+            (serving, Mode::Generic)
         }
         Err(error) => return Err(error),
     };
@@ -141,7 +145,7 @@ fn serve(
     // 5. Make the device ready: not before the queues are known to be free.
     make_way(interface, config, &attachment, warnings)?;
     // 6. Attach the program: packets come.
-    let device = attach(interface, mode, &program, &attachment)?;
+    let device = attach(interface, config, mode, &program, &attachment)?;
     if config.metadata {
         warnings.extend(without_metadata(interface, mode, &program, tx_metadata));
     }
@@ -237,12 +241,13 @@ fn make_way(
 /// Attaches the program. Returns what the device counts from then on, if it tells.
 fn attach(
     interface: &Interface,
+    config: &Config,
     mode: Mode,
     program: &Program,
     attachment: &Attachment,
 ) -> Result<Option<Arc<Device>>, DriverError> {
     let device = Device::look(interface.index, mode).map(Arc::new);
-    program.attach(attachment, interface, mode)?;
+    program.attach(attachment, interface, mode, config.mode)?;
     if let Some(device) = &device {
         device.begin();
         attachment.look_at(device.clone());

@@ -12,7 +12,8 @@ use std::{
 use libbpf_sys as sys;
 
 use super::{
-    Mode, cause,
+    Mode,
+    cause::{self, Above},
     driver::query,
     interface::Interface,
     owner,
@@ -49,16 +50,21 @@ impl Other {
         Some(Self { id, name: program_name(id), generic, link: link_of(id, interface.index) })
     }
 
-    /// The error that tells of it.
-    pub(super) fn refuse(&self, interface: &Interface) -> DriverError {
-        let (owner, remedy) = cause::of_attached(cause::Attached {
+    /// Who owns it, and the command that takes it off.
+    fn owner_and_remedy(&self, interface: &Interface) -> (String, String) {
+        cause::of_attached(cause::Attached {
             interface: &interface.name,
             is_generic: self.generic,
             link: self.link.as_ref().map(|(id, _)| *id),
             // Names and links take the same right.
             sees_links: self.name.is_some(),
             holding: &owner::of_program(self.id, self.link.as_ref().map(|(_, fd)| fd.as_fd())),
-        });
+        })
+    }
+
+    /// The error that tells of it.
+    pub(super) fn refuse(&self, interface: &Interface) -> DriverError {
+        let (owner, remedy) = self.owner_and_remedy(interface);
         DriverError::Attached {
             interface: interface.name.clone(),
             program: self.to_string(),
@@ -78,13 +84,24 @@ impl Other {
                 None => sys::bpf_xdp_detach(interface.index as i32, flag(mode), std::ptr::null()),
             }
         };
-        check(detached).map(drop).map_err(|source| {
-            let DriverError::Attached { interface, program, remedy, .. } = self.refuse(interface) else {
-                unreachable!("a refusal is told as one");
-            };
-            DriverError::TakeOff { interface, program, source, remedy }
+        check(detached).map(drop).map_err(|source| DriverError::TakeOff {
+            interface: interface.name.clone(),
+            program: self.to_string(),
+            source,
+            remedy: self.owner_and_remedy(interface).1,
         })
     }
+}
+
+/// The devices above an interface, and the programs on them, as far as they are in this network namespace.
+pub(super) fn above(interface: &Interface) -> Vec<Above> {
+    let program_on = |upper: &str| {
+        let upper = Interface::lookup(upper).ok()?;
+        let other = Other::on(&upper)?;
+        Some((other.to_string(), other.owner_and_remedy(&upper).1))
+    };
+    let names = interface.names_above().into_iter();
+    names.map(|interface| Above { program: program_on(&interface), interface }).collect()
 }
 
 /// The name that a loaded program was given, at most 15 characters.

@@ -59,6 +59,18 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Whether its kernel is older than a release, of which the first two numbers count. A release that can't be read
+    /// is not.
+    pub(super) fn is_older_than(&self, release: (u32, u32)) -> bool {
+        let mut numbers = self.kernel.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < release,
+            _ => false,
+        }
+    }
+}
+
 /// Whether a uid_map is not that of the initial user namespace, which maps all ids to themselves
 /// (user_namespaces(7)).
 fn is_mapped(uid_map: &str) -> bool {
@@ -102,6 +114,18 @@ mod tests {
         assert_eq!(lockdown_mode("[none] integrity confidentiality\n"), None);
         assert_eq!(lockdown_mode("none integrity [confidentiality]\n").as_deref(), Some("confidentiality"));
         assert_eq!(lockdown_mode(""), None);
+    }
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        let is_older =
+            |kernel: &str| Process { kernel: kernel.to_owned(), ..Process::default() }.is_older_than((5, 9));
+        for older in ["5.8.0-1-amd64", "5.4", "4.19.300", "5.8-rc1"] {
+            assert!(is_older(older), "{older}");
+        }
+        for not_older in ["5.9.0", "5.10-rc1", "6.1", "10.0.1", "", "unknown"] {
+            assert!(!is_older(not_older), "{not_older}");
+        }
     }
 
     #[test]

@@ -17,7 +17,14 @@ use libbpf_sys as sys;
 
 pub(super) use self::attachment::Attachment;
 use super::{
-    Mode, cause, driver::Driver, interface::Interface, other::Other, process::Process, rights, room::Rooms,
+    Mode,
+    cause::{self, AttachAsk},
+    driver::Driver,
+    interface::Interface,
+    other::{Other, above},
+    process::Process,
+    rights,
+    room::Rooms,
     steer::Steer,
 };
 use crate::DriverError;
@@ -248,12 +255,13 @@ impl Program {
             .map_err(|error| load_error(interface, &error.into(), "mapping its map of rooms"))
     }
 
-    /// Attaches the program. Mode `Auto` is for the caller to resolve.
+    /// Attaches the program. Mode `Auto` is for the caller to resolve, who tells whether that was `asked` for.
     pub(super) fn attach(
         &self,
         to: &Attachment,
         interface: &Interface,
         mode: Mode,
+        asked: Mode,
     ) -> Result<(), DriverError> {
         let program = self.loaded();
         let program = program.as_fd();
@@ -273,7 +281,7 @@ impl Program {
                 to.keep_link(unsafe { OwnedFd::from_raw_fd(fd) });
                 Ok(())
             }
-            Err(error) => Err(why_not(interface, program, mode, &error)),
+            Err(error) => Err(why_not(interface, program, mode, asked, &error)),
         }
     }
 }
@@ -322,7 +330,13 @@ fn with_libbpf_quiet<T, E>(call: impl FnOnce() -> Result<T, E>) -> Result<T, (E,
 
 /// A link that can't be created tells only a number; attaching by netlink tells the kernel's reason
 /// in words, so that is tried once, and undone should it succeed.
-fn why_not(interface: &Interface, program: BorrowedFd<'_>, mode: Mode, error: &io::Error) -> DriverError {
+fn why_not(
+    interface: &Interface,
+    program: BorrowedFd<'_>,
+    mode: Mode,
+    asked: Mode,
+    error: &io::Error,
+) -> DriverError {
     if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST))
         && let Some(other) = Other::on(interface)
     {
@@ -347,9 +361,12 @@ fn why_not(interface: &Interface, program: BorrowedFd<'_>, mode: Mode, error: &i
     });
     let said = said.err().map(|((), said)| said).unwrap_or_default();
     let words = said.rsplit_once("Kernel error message: ").map(|(_, words)| words.trim().to_owned());
-    let remedy = cause::of_attach(error, mode, interface, &Driver::of(interface), &Process::look());
+    let above = if error.raw_os_error() == Some(libc::EEXIST) { above(interface) } else { Vec::new() };
+    let ask = AttachAsk { mode, has_other_mode: asked != Mode::Auto, above: &above };
+    let process = Process::look();
+    let remedy = cause::of_attach(error, ask, interface, &Driver::of(interface), &process);
     DriverError::Attach {
-        is_of_device: !cause::is_of_the_process(error),
+        is_of_device: cause::is_of_mode(error, &process),
         interface: interface.name.clone(),
         mode: mode.name(),
         reason: words.map_or_else(|| error.to_string(), |words| format!("{words} ({error})")),

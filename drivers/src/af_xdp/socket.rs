@@ -20,7 +20,7 @@ use sheafio_mempool::{Geometry, METADATA_BYTES, sync::AtomicU32};
 
 use super::{
     CopyMode, Frags, busy_poll,
-    cause::{self, BindAsk, MemoryAsk},
+    cause::{self, BindAsk, Call, MemoryAsk},
     driver::Driver,
     interface::Interface,
     owner,
@@ -105,15 +105,15 @@ impl Socket {
         let call = |call| {
             let interface = interface.name.clone();
             move |source: io::Error| {
-                let remedy = cause::of_call(source.raw_os_error(), &Process::look());
-                DriverError::Call { interface, queue, call, source, remedy }
+                let remedy = cause::of_call(Call::Xdp, source.raw_os_error(), &Process::look());
+                DriverError::Call { interface, queue: Some(queue), call, source, remedy }
             }
         };
         let ring_call = |call| {
             let interface = interface.name.clone();
             move |source: io::Error| {
                 let remedy = cause::of_ring(&source, ask.ring, &Process::look());
-                DriverError::Call { interface, queue, call, source, remedy }
+                DriverError::Call { interface, queue: Some(queue), call, source, remedy }
             }
         };
         let fd = sys::socket().map_err(call("opening an AF_XDP socket"))?;
@@ -137,9 +137,8 @@ impl Socket {
         let mut rings = map_rings(fd.as_fd(), ask.ring).map_err(ring_call("mapping the rings"))?;
         if let Some(budget) = ask.busy_poll {
             rings.fill.flags = always_wake();
-            busy_poll::prefer(fd.as_fd(), budget).map_err(call(
-                "asking for busy polling (SO_PREFER_BUSY_POLL, Linux 5.11; busy_poll=no does without)",
-            ))?;
+            busy_poll::prefer(fd.as_fd(), budget)
+                .map_err(|source| refused_busy_polling(interface, queue, source))?;
         }
         let has_frags = bind(fd.as_fd(), interface, queue, umem, ask)?.map_err(refused)?;
 
@@ -261,7 +260,24 @@ fn refused_memory(interface: &Interface, queue: u32, geometry: &Geometry, source
         Some(libc::ENOBUFS | libc::ENOMEM) => {
             DriverError::Memlock { interface, kib, limit_kib, source, remedy }
         }
-        _ => DriverError::Call { interface, queue, call: "registering the packet memory", source, remedy },
+        _ => DriverError::Call {
+            interface,
+            queue: Some(queue),
+            call: "registering the packet memory",
+            source,
+            remedy,
+        },
+    }
+}
+
+fn refused_busy_polling(interface: &Interface, queue: u32, source: io::Error) -> DriverError {
+    let cause = cause::of_call(Call::BusyPolling, source.raw_os_error(), &Process::look());
+    DriverError::Call {
+        interface: interface.name.clone(),
+        queue: Some(queue),
+        call: "asking for busy polling (SO_PREFER_BUSY_POLL, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET)",
+        source,
+        remedy: format!("{cause}. Or do without: busy_poll=no"),
     }
 }
 

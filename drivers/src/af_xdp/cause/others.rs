@@ -50,6 +50,39 @@ pub(in crate::af_xdp) fn of_attached(at: Attached<'_>) -> (String, String) {
     (owner, remedy)
 }
 
+/// A device above an interface, such as the bond, bridge, VLAN or macvlan that it is part of.
+#[derive(Clone, Debug)]
+pub(in crate::af_xdp) struct Above {
+    pub(in crate::af_xdp) interface: String,
+    /// The XDP program that is attached to it, and the command that takes it off.
+    pub(in crate::af_xdp) program: Option<(String, String)>,
+}
+
+/// What helps if the kernel wants no program below another one: `dev_xdp_attach` in net/core/dev.c, Linux 5.15 and newer, in
+/// every mode.
+pub(super) fn of_above(above: &[Above]) -> String {
+    let with_program = above.iter().find_map(|at| Some((&at.interface, at.program.as_ref()?)));
+    if let Some((upper, (program, remedy))) = with_program {
+        return format!(
+            "{upper}, a device above it, has XDP program {program}, and the kernel wants none below. Take that off: \
+             {remedy}"
+        );
+    }
+    let remedy = "ip link set dev UPPER xdp off";
+    if above.is_empty() {
+        return format!(
+            "A device above it (bond, bridge, VLAN, macvlan) may have an XDP program, and the kernel wants none below; \
+             none can be seen from here, but it may be in another network namespace. Take it off there: {remedy}"
+        );
+    }
+    let names: Vec<_> = above.iter().map(|at| at.interface.as_str()).collect();
+    format!(
+        "A device above it may have an XDP program, and the kernel wants none below: {}. Take it off: {}",
+        names.join(", "),
+        remedy.replace("UPPER", names[0])
+    )
+}
+
 /// Whose socket keeps a queue busy, and what helps.
 pub(in crate::af_xdp) fn of_queue(holder: &QueueHolder) -> (String, String) {
     let look = "Look for it as root, on the host: ss -a --xdp -p".to_owned();

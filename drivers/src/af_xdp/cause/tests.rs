@@ -49,20 +49,52 @@ fn has(text: &str, parts: &[&str]) {
 
 #[test]
 fn what_a_process_may_not_have_is_named_with_the_limit() {
-    let say = |number| of_call(Some(number), &process());
-    has(&say(libc::EMFILE), &["20 files", "RLIMIT_NOFILE", "ulimit -n 1024"]);
-    has(&say(libc::ENFILE), &["fs.file-max"]);
-    has(&say(libc::ENOMEM), &["free -m", "memory.max"]);
-    has(&say(libc::EAFNOSUPPORT), &["Kernel 6.18.4", "CONFIG_XDP_SOCKETS=y"]);
-    has(&say(libc::ENOSYS), &["CONFIG_BPF_SYSCALL=y"]);
-    has(&say(libc::EIO), &["CONFIG_XDP_SOCKETS", "6.18.4", "dmesg"]);
-    let bounded = Process { address_space_bytes: Some(64 << 20), ..process() };
-    has(&of_call(Some(libc::ENOMEM), &bounded), &["64 MiB of address space", "ulimit -v unlimited"]);
+    for call in CALLS {
+        let say = |number| of_call(call, Some(number), &process());
+        has(&say(libc::EMFILE), &["20 files", "RLIMIT_NOFILE", "ulimit -n 1024"]);
+        has(&say(libc::ENFILE), &["fs.file-max"]);
+        has(&say(libc::ENOMEM), &["free -m", "memory.max"]);
+        has(&say(libc::EIO), &["6.18.4", "dmesg"]);
+        let bounded = Process { address_space_bytes: Some(64 << 20), ..process() };
+        has(
+            &of_call(call, Some(libc::ENOMEM), &bounded),
+            &["64 MiB of address space", "ulimit -v unlimited"],
+        );
+    }
+}
+
+const CALLS: [Call; 5] = [Call::Xdp, Call::Bpf, Call::Interface, Call::Packet, Call::BusyPolling];
+
+/// The same error is another thing for each call; a word of AF_XDP where it is none of AF_XDP's would mislead.
+#[test]
+fn what_a_kernel_lacks_is_told_by_the_call() {
+    for (call, number, parts) in [
+        (Call::Xdp, libc::EAFNOSUPPORT, &["Kernel 6.18.4", "5.10 or newer", "CONFIG_XDP_SOCKETS=y"][..]),
+        (Call::Xdp, libc::EINVAL, &["CONFIG_XDP_SOCKETS", "5.10 or newer", "6.18.4", "dmesg"]),
+        (Call::Xdp, libc::ENOPROTOOPT, &["CONFIG_XDP_SOCKETS", "5.10 or newer"]),
+        (Call::Xdp, libc::ENODEV, &["gone away", "ip link"]),
+        (Call::Bpf, libc::ENOSYS, &["Kernel 6.18.4", "CONFIG_BPF_SYSCALL=y"]),
+        (Call::Packet, libc::EAFNOSUPPORT, &["Kernel 6.18.4", "CONFIG_PACKET=y", "modprobe af_packet"]),
+        (Call::Packet, libc::EINVAL, &["6 bytes", "ip link"]),
+        (Call::Packet, libc::ENODEV, &["gone away", "ip link"]),
+        (Call::Packet, libc::ENOBUFS, &["free -m"]),
+        (Call::Interface, libc::EAFNOSUPPORT, &["Kernel 6.18.4", "CONFIG_INET=y"]),
+        (Call::Interface, libc::ENODEV, &["gone away", "ip link"]),
+        (Call::BusyPolling, libc::ENOPROTOOPT, &["5.11 or newer", "CONFIG_NET_RX_BUSY_POLL=y"]),
+    ] {
+        let words = of_call(call, Some(number), &process());
+        has(&words, parts);
+        assert!(call == Call::Xdp || !words.contains("XDP"), "{call:?}: {words}");
+    }
+    for call in CALLS {
+        let words = of_call(call, Some(libc::EIO), &process());
+        assert!(!words.contains("newer") && !words.contains("XDP"), "{call:?}: {words}");
+    }
 }
 
 #[test]
 fn a_refusal_names_what_was_found_and_nothing_else() {
-    let plain = of_call(Some(libc::EPERM), &process());
+    let plain = of_call(Call::Bpf, Some(libc::EPERM), &process());
     has(&plain, &["nothing was found that forbids it"]);
     let found = Process {
         in_user_namespace: true,
@@ -72,15 +104,20 @@ fn a_refusal_names_what_was_found_and_nothing_else() {
         ..process()
     };
     let words = ["user namespace", "seccomp filter", "locked down (confidentiality)", "(selinux, bpf)"];
-    has(&of_call(Some(libc::EACCES), &found), &words);
+    has(&of_call(Call::Xdp, Some(libc::EACCES), &found), &words);
     for word in words {
         assert!(!plain.contains(word), "{plain}");
     }
     // A filter may stand behind what looks like an old kernel, too.
     let filtered = Process { has_seccomp_filter: true, ..process() };
-    for number in [libc::EAFNOSUPPORT, libc::ENOSYS] {
-        has(&of_call(Some(number), &filtered), &["seccomp filter", "RestrictAddressFamilies="]);
-        assert!(!of_call(Some(number), &process()).contains("seccomp"));
+    for (call, number) in [
+        (Call::Xdp, libc::EAFNOSUPPORT),
+        (Call::Packet, libc::EAFNOSUPPORT),
+        (Call::Interface, libc::EAFNOSUPPORT),
+        (Call::Bpf, libc::ENOSYS),
+    ] {
+        has(&of_call(call, Some(number), &filtered), &["seccomp filter", "RestrictAddressFamilies="]);
+        assert!(!of_call(call, Some(number), &process()).contains("seccomp"));
     }
 }
 
@@ -219,8 +256,11 @@ fn a_bind_that_fails_names_driver_features_and_rings() {
 
 #[test]
 fn a_program_that_is_refused_names_driver_mtu_and_offloads() {
-    let say =
-        |number, mode, driver: &Driver| of_attach(&error(number), mode, &interface(), driver, &process());
+    let attach = |number, mode, has_other_mode, driver: &Driver| {
+        let ask = AttachAsk { mode, has_other_mode, above: &[] };
+        of_attach(&error(number), ask, &interface(), driver, &process())
+    };
+    let say = |number, mode, driver: &Driver| attach(number, mode, true, driver);
     let native = Mode::Native;
     let words = say(libc::EOPNOTSUPP, native, &driver(Some(0)));
     has(&words, &["Driver fast has no native XDP (features: none)", "mode=generic"]);
@@ -248,6 +288,64 @@ fn a_program_that_is_refused_names_driver_mtu_and_offloads() {
     let words = say(libc::EOPNOTSUPP, Mode::Generic, &driver(Some(0b11)));
     assert!(words.contains("mode=native") && !words.contains("mode=generic"), "{words}");
     has(&say(libc::EMFILE, Mode::Generic, &driver(Some(0b11))), &["20 files"]);
+
+    // Where modes are tried one after the other, none is named that has failed, or comes next by itself.
+    for (mode, driver) in [(native, driver(Some(0))), (native, driver(Some(0b11))), (native, glued)]
+        .into_iter()
+        .chain([(Mode::Generic, driver(Some(0b11)))])
+    {
+        for number in [libc::EOPNOTSUPP, libc::EINVAL, libc::ERANGE, libc::ENOSPC, libc::EIO] {
+            let words = attach(number, mode, false, &driver);
+            assert!(!words.contains("mode="), "{words}");
+            let all = attach(number, mode, true, &driver);
+            assert!(all.starts_with(&words) || mode == Mode::Generic, "{all}");
+        }
+    }
+}
+
+#[test]
+fn a_kernel_without_links_of_xdp_programs_is_told_as_one() {
+    let say = |kernel: &str, number, mode| {
+        let process = Process { kernel: kernel.to_owned(), ..process() };
+        let ask = AttachAsk { mode, has_other_mode: true, above: &[] };
+        let words = of_attach(&error(number), ask, &interface(), &driver(None), &process);
+        (words, is_of_mode(&error(number), &process))
+    };
+    for mode in [Mode::Native, Mode::Generic] {
+        let (words, is_of_mode) = say("5.8.18", libc::EINVAL, mode);
+        has(&words, &["Kernel 5.8.18", "BPF link", "5.10 or newer"]);
+        assert!(!words.contains("mode=") && !is_of_mode, "{words}");
+        let (words, is_of_mode) = say("6.18.4", libc::EINVAL, mode);
+        assert!(words.contains("mode=") && is_of_mode, "{words}");
+    }
+    assert!(say("5.8.18", libc::EOPNOTSUPP, Mode::Native).1);
+    assert!(!say("6.18.4", libc::EMFILE, Mode::Native).1);
+}
+
+#[test]
+fn a_program_above_is_named_in_every_mode() {
+    let upper = |name: &str, has_program: bool| Above {
+        interface: name.to_owned(),
+        program: has_program
+            .then(|| ("'pass_all' (id 7)".to_owned(), format!("ip link set dev {name} xdpgeneric off"))),
+    };
+    for mode in [Mode::Native, Mode::Generic] {
+        let say = |above: &[Above]| {
+            let ask = AttachAsk { mode, has_other_mode: true, above };
+            let words = of_attach(&error(libc::EEXIST), ask, &interface(), &driver(None), &process());
+            assert!(!words.contains("mode=") && !words.contains("CONFIG"), "{words}");
+            words
+        };
+        let words = say(&[upper("mv0", false), upper("bond0", true)]);
+        has(
+            &words,
+            &["bond0, a device above it, has XDP program 'pass_all' (id 7)", "dev bond0 xdpgeneric off"],
+        );
+        assert!(!words.contains("mv0"), "{words}");
+        has(&say(&[upper("bond0", false)]), &["may have an XDP program", ": bond0.", "dev bond0 xdp off"]);
+        has(&say(&[]), &["bond, bridge, VLAN, macvlan", "another network namespace", "dev UPPER xdp off"]);
+    }
+    assert!(!is_of_mode(&error(libc::EEXIST), &process()));
 }
 
 #[test]

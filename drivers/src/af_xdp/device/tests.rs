@@ -138,7 +138,7 @@ fn a_program_that_goes_with_its_port_ends_the_count() {
         let socket = sys::socket().unwrap();
         let attachment = program.serve(&interface, iter::once((0, socket.as_fd()))).unwrap();
         let device = Arc::new(Device::look(interface.index, Mode::Generic).unwrap());
-        program.attach(&attachment, &interface, Mode::Generic).unwrap();
+        program.attach(&attachment, &interface, Mode::Generic, Mode::Generic).unwrap();
         device.begin();
         attachment.look_at(device.clone());
         drop(attachment);
