@@ -7,6 +7,7 @@ mod account;
 #[path = "../selftests/bench.rs"]
 mod bench;
 mod close;
+mod fallbacks;
 mod features;
 mod large;
 mod link;

@@ -71,6 +71,33 @@ pub(super) struct MemoryAsk {
     pub(super) headroom_bytes: u32,
 }
 
+/// What it takes to prove that drivers have let go of closed queues.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReleaseAsk {
+    /// Queues that lack it.
+    pub(super) queues: u64,
+    pub(super) page_kib: u64,
+    /// RLIMIT_MEMLOCK, in KiB.
+    pub(super) limit_kib: u64,
+}
+
+/// What helps if the socket can't be made that proves it: it locks a page, and is a file.
+pub(super) fn of_release(error: &io::Error, ask: ReleaseAsk, process: &Process) -> String {
+    let ReleaseAsk { queues, page_kib, limit_kib } = ask;
+    match error.raw_os_error() {
+        Some(libc::ENOBUFS) => {
+            let raise_to = limit_kib + queues * page_kib;
+            format!(
+                "It takes {page_kib} KiB of locked memory for each zero-copy queue, besides the pool; without CAP_IPC_LOCK \
+                 {limit_kib} KiB may be locked (RLIMIT_MEMLOCK). Raise it: ulimit -l {raise_to}, or \
+                 LimitMEMLOCK={raise_to}K in its unit; or: setcap {NEEDED}+ep {}",
+                process.program
+            )
+        }
+        other => of_call(Call::Xdp, other, process),
+    }
+}
+
 /// What the kernel wants of a frame besides the headroom that is asked for: its own (`XDP_PACKET_HEADROOM`), the room
 /// behind a packet for what holds its fragments (`struct skb_shared_info`, 320 bytes as a rule), and at least 128 bytes
 /// of packet (xdp_umem_reg in net/xdp/xdp_umem.c). Measured: Linux 6.18.44 takes a headroom of 1,344 of 2,048 bytes.

@@ -14,7 +14,7 @@ use sheafio_mempool::{Mempool, PoolCache, PoolError};
 pub(super) use self::warnings::not_opened;
 use self::{
     bind::Bound,
-    warnings::{warnings_of, without_metadata},
+    warnings::{warnings_of, without_metadata, without_proof},
 };
 use super::{
     AfXdpPort, AfXdpQueue, Config, Mode,
@@ -33,6 +33,7 @@ use super::{
     queue::XskQueue,
     release::Release,
     rights::{self, Right},
+    rings::Rings,
     socket::Socket,
     steer::Steer,
 };
@@ -141,7 +142,8 @@ fn serve(
     set_rooms(interface, config, pool, &program, &bound)?;
     // 4. Fill the fill rings.
     let key = program.metadata_key();
-    let (queues, sockets) = fill(interface, config, pool, bound, &attachment, key, netdev.as_ref())?;
+    let kernels = kernels_of(interface, config, bound, &attachment, key, netdev.as_ref(), warnings);
+    let (queues, sockets) = fill(config, pool, kernels)?;
     // 5. Make the device ready: not before the queues are known to be free.
     make_way(interface, config, &attachment, warnings)?;
     // 6. Attach the program: packets come.
@@ -186,27 +188,45 @@ fn set_rooms(
     Ok(())
 }
 
-/// Makes a queue of each socket, with frames in its fill ring.
-fn fill(
+/// What drives the rings of each queue, with the rings.
+fn kernels_of(
     interface: &Interface,
     config: &Config,
-    pool: &'static Mempool,
     bound: Bound,
     attachment: &Arc<Attachment>,
     metadata_key: Option<u64>,
     netdev: Option<&Netdev>,
+    warnings: &mut Vec<String>,
+) -> Vec<(Weak<Socket>, LinuxKernel, Rings)> {
+    let mut unproven = Vec::new();
+    let mut kernels = Vec::new();
+    for (&number, (socket, rings)) in config.queues.numbers().iter().zip(bound.sockets) {
+        let release = socket.zero_copy.then(|| Release::prepare(interface.index, number)).transpose();
+        let release = release.unwrap_or_else(|error| {
+            unproven.push((number, error));
+            None
+        });
+        let weak = Arc::downgrade(&socket);
+        let kernel = LinuxKernel::new(socket, attachment.clone(), number, metadata_key, netdev, release);
+        kernels.push((weak, kernel, rings));
+    }
+    warnings.extend(without_proof(interface, &unproven));
+    kernels
+}
+
+/// Makes a queue of each, with frames in its fill ring.
+fn fill(
+    config: &Config,
+    pool: &'static Mempool,
+    kernels: Vec<(Weak<Socket>, LinuxKernel, Rings)>,
 ) -> Result<(Vec<AfXdpQueue>, Vec<Counted>), DriverError> {
     let frames = config.fill.unwrap_or(pool.frames() / 4 / config.queues.len()).min(config.ring);
     let (mut queues, mut counted) = (Vec::new(), Vec::new());
-    for (nth, (&number, (socket, rings))) in (0..).zip(config.queues.numbers().iter().zip(bound.sockets)) {
+    for (nth, (socket, kernel, rings)) in (0..).zip(kernels) {
         let mut cache = cache_of(pool, &config.cpus, nth)?;
-        let weak = Arc::downgrade(&socket);
-        // Without one, as where locked memory is short by a page, the frames stay retired at the end.
-        let release = socket.zero_copy.then(|| Release::prepare(interface.index, number).ok()).flatten();
-        let kernel = LinuxKernel::new(socket, attachment.clone(), number, metadata_key, netdev, release);
         let mut queue = XskQueue::new(pool, rings, kernel, frames);
         queue.fill_up(&mut cache);
-        counted.push((weak, queue.counters().clone()));
+        counted.push((socket, queue.counters().clone()));
         queues.push(queue);
     }
     Ok((queues, counted))

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::sys;
+use super::{process::raise_memlock_limit, sys};
 
 /// Between two looks: some tens of ms are usual until it has let go, a NIC that is reset takes longer.
 const RELEASE_RETRY: Duration = Duration::from_millis(2);
@@ -45,7 +45,12 @@ impl Release {
             flags: 0,
             tx_metadata_len: 0,
         };
-        sys::set_option(socket.as_fd(), libc::XDP_UMEM_REG, &umem)?;
+        // The limit of locked memory may be just the pool's size, and the hard one higher.
+        while let Err(error) = sys::set_option(socket.as_fd(), libc::XDP_UMEM_REG, &umem) {
+            if error.raw_os_error() != Some(libc::ENOBUFS) || !raise_memlock_limit() {
+                return Err(error);
+            }
+        }
         for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING] {
             sys::set_option(socket.as_fd(), ring, &SLOTS)?;
         }

@@ -169,6 +169,24 @@ fn locked_memory_is_told_with_what_is_needed_and_what_fits() {
 }
 
 #[test]
+fn what_proves_that_a_driver_has_let_go_is_told_with_the_page_that_it_takes() {
+    let ask = ReleaseAsk { queues: 3, page_kib: 4, limit_kib: 8192 };
+    let say = |number| of_release(&error(number), ask, &process());
+    has(
+        &say(libc::ENOBUFS),
+        &[
+            "4 KiB of locked memory for each",
+            "8192 KiB",
+            "ulimit -l 8204",
+            "LimitMEMLOCK=8204K",
+            "cap_ipc_lock+ep",
+        ],
+    );
+    has(&say(libc::EMFILE), &["20 files", "ulimit -n"]);
+    assert!(!say(libc::EMFILE).contains("ulimit -l"));
+}
+
+#[test]
 fn a_headroom_that_is_too_large_for_the_kernel_is_named_with_what_it_takes() {
     let say = |frame_bytes, headroom_bytes| {
         let ask = MemoryAsk { kib: 4096, locked_kib: 0, limit_kib: 0, frame_bytes, headroom_bytes };

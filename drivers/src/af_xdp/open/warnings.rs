@@ -3,11 +3,15 @@
 //! Owns: the words. Never does: decide. Invariant: each is one line, which starts with the interface and ends with what
 //! helps, or why nothing does.
 
+use std::io;
+
 use crate::af_xdp::{
-    Config, Frags, Mode, QueueSet, Steering,
+    Config, Frags, Mode, QueueSet, Steering, cause,
     driver::takes_tags,
     interface::{Interface, LINK_HEADER_BYTES},
+    process::{Process, memlock_limit_bytes},
     program::Program,
+    sys::page_bytes,
 };
 
 /// What is to be known of an interface before its queues are opened.
@@ -111,4 +115,22 @@ pub(super) fn without_metadata(
         ));
     }
     warnings
+}
+
+/// What becomes of the frames of zero-copy queues whose driver can't be proven to have let go of them
+/// ([`Release`](crate::af_xdp::release::Release)), and why; `None`: there is none.
+pub(super) fn without_proof(interface: &Interface, queues: &[(u32, io::Error)]) -> Option<String> {
+    let (_, error) = queues.first()?;
+    let numbers = QueueSet::of(queues.iter().map(|(number, _)| *number))?;
+    let ask = cause::ReleaseAsk {
+        queues: numbers.len().into(),
+        page_kib: page_bytes() as u64 >> 10,
+        limit_kib: memlock_limit_bytes() >> 10,
+    };
+    Some(format!(
+        "{}: queues {numbers}: frames that the driver has when they are closed will be retired, as nothing can tell \
+         when it lets go of them: {error}. {}",
+        interface.name,
+        cause::of_release(error, ask, &Process::look())
+    ))
 }
