@@ -29,7 +29,8 @@ fn why_packets_are_copied_is_told_where_the_driver_claims_to_do_without() {
         let told = warnings(&nics, &refusal, 0, "");
         let line = told.lines().find(|line| line.contains("can't bind with copy=zerocopy"));
         let line = line.unwrap_or_else(|| panic!("{driver}: {told}"));
-        for part in ["refuses zero-copy for this queue as it is set up now (MTU 1500", "goes on in copy mode"] {
+        for part in ["refuses zero-copy for this queue as it is set up now (MTU 1500", "goes on in copy mode"]
+        {
             assert!(line.contains(part), "'{part}' is missing in: {line}");
         }
         // What comes next by itself is no remedy.
@@ -49,7 +50,9 @@ fn frames_that_will_be_retired_are_told_at_the_start() {
     for driver in zero_copy_drivers() {
         let nics = Nics::new(driver);
         let told = warnings(&nics, &refusal, 1, ",copy=zerocopy");
-        for part in ["queues 0: frames that the driver has when they are closed will be retired", "RLIMIT_NOFILE"] {
+        for part in
+            ["queues 0: frames that the driver has when they are closed will be retired", "RLIMIT_NOFILE"]
+        {
             assert!(told.contains(part), "{driver}: '{part}' is missing in: {told}");
         }
         // Another run has it.

@@ -167,6 +167,8 @@ pub(super) struct BindAsk {
     pub(super) data_bytes: u32,
     /// Frames of a packet that the driver handles in zero-copy mode, at most.
     pub(super) driver_frames: usize,
+    /// Copy mode comes next by itself.
+    pub(super) falls_back: bool,
 }
 
 /// What helps if a queue can't be bound.
@@ -178,7 +180,9 @@ pub(super) fn of_bind(
     process: &Process,
 ) -> String {
     let name = &interface.name;
-    let without = "use copy=auto or copy=copy";
+    let other = |words: &'static str| if ask.falls_back { "" } else { words };
+    let without = other("use copy=auto or copy=copy");
+    let colon_without = other(": use copy=auto or copy=copy");
     match error.raw_os_error() {
         Some(libc::ENETDOWN) => format!("The link is down: ip link set dev {name} up"),
         Some(libc::ENODEV | libc::ENXIO) => "The interface has gone away".to_owned(),
@@ -191,14 +195,15 @@ pub(super) fn of_bind(
             match driver.has_zero_copy() {
                 Some(true) if ask.frags == Frags::Yes => format!(
                     "{driver_name} has no zero-copy with packets in several frames for this queue (XDP features: \
-                     {features}): use frags=no or copy=auto"
+                     {features}): use frags=no{}",
+                    other(" or copy=auto")
                 ),
                 Some(true) => format!(
                     "{driver_name} has zero-copy (XDP features: {features}), but not for this queue as it is set up \
-                     now{}: {without}",
+                     now{}{colon_without}",
                     settings(ask, interface, driver)
                 ),
-                _ => format!("{driver_name} has no zero-copy (XDP features: {features}): {without}"),
+                _ => format!("{driver_name} has no zero-copy (XDP features: {features}){colon_without}"),
             }
         }
         Some(libc::EOPNOTSUPP) => {
@@ -212,15 +217,21 @@ pub(super) fn of_bind(
             let larger = if ask.frame_bytes < 4096 { "--frame-size 4096, or " } else { "" };
             format!(
                 "Kernels since April 2026 want {needs} bytes of room for packets of MTU {mtu} in zero-copy mode, \
-                 and the frames of one have {room}: {larger}ip link set dev {name} mtu {less}; or {without}"
+                 and the frames of one have {room}: {larger}ip link set dev {name} mtu {less}{}",
+                other("; or use copy=auto or copy=copy")
             )
         }
-        Some(_) if ask.copy == CopyMode::ZeroCopy && !is_of_the_process(error) => format!(
-            "{} refuses zero-copy for this queue as it is set up now{}: {}{without}. See: dmesg",
-            name_of(driver),
-            settings(ask, interface, driver),
-            smaller_rings(ask.ring, name, driver)
-        ),
+        Some(_) if ask.copy == CopyMode::ZeroCopy && !is_of_the_process(error) => {
+            let smaller = smaller_rings(ask.ring, name, driver);
+            let helps: Vec<_> = [&smaller, without].into_iter().filter(|words| !words.is_empty()).collect();
+            format!(
+                "{} refuses zero-copy for this queue as it is set up now{}{}{}. See: dmesg",
+                name_of(driver),
+                settings(ask, interface, driver),
+                if helps.is_empty() { "" } else { ": " },
+                helps.join("; or ")
+            )
+        }
         Some(libc::EINVAL) => {
             format!("{name} had {} queues a moment ago; see: ethtool -l {name}", interface.rx_queues)
         }
@@ -264,7 +275,7 @@ fn smaller_rings(ring: u32, interface: &str, driver: &Driver) -> String {
     if own.rx_max.min(own.tx_max) >= ring {
         _ = write!(text, " or ethtool -G {interface} rx {ring} tx {ring}");
     }
-    text + "; or "
+    text
 }
 
 fn previous_power_of_two(number: u32) -> u32 {

@@ -84,6 +84,8 @@ pub(super) struct Ask {
     pub(super) busy_poll: Option<u16>,
     /// Frames of a packet that the driver can send in zero-copy mode, at most.
     pub(super) driver_frames: usize,
+    /// Copy mode is taken by itself if this is refused, so an error names no other mode.
+    pub(super) falls_back: bool,
 }
 
 /// A socket's UMEM is its own, or that of a socket which is bound already. That one may be another port's, which may close
@@ -391,9 +393,9 @@ fn refused_bind(
     ask: Ask,
     source: io::Error,
 ) -> DriverError {
-    let Ask { ring, copy, frags, driver_frames, .. } = ask;
+    let Ask { ring, copy, frags, driver_frames, falls_back, .. } = ask;
     let (frame_bytes, data_bytes) = (geometry.frame_bytes(), geometry.data_bytes());
-    let bind = BindAsk { copy, frags, ring, frame_bytes, data_bytes, driver_frames };
+    let bind = BindAsk { copy, frags, ring, frame_bytes, data_bytes, driver_frames, falls_back };
     let remedy = cause::of_bind(&source, bind, interface, &Driver::of(interface), &Process::look());
     DriverError::Bind { interface: interface.name.clone(), queue, copy: copy.name(), source, remedy }
 }

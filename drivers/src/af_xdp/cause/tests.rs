@@ -211,6 +211,7 @@ fn a_bind_that_fails_names_driver_features_and_rings() {
         frame_bytes: 2048,
         data_bytes: 1792,
         driver_frames: 1,
+        falls_back: false,
     };
     let say =
         |number, copy, driver: &Driver| of_bind(&error(number), ask(copy), &interface(), driver, &process());
@@ -231,6 +232,7 @@ fn a_bind_that_fails_names_driver_features_and_rings() {
 
     let small = HardwareRings { rx: 512, rx_max: 4096, tx: 1000, tx_max: 4096 };
     let with_rings = Driver { rings: Some(small), ..driver(Some(0b1011)) };
+    let with_small_rings = with_rings.clone();
     let words = say(libc::EINVAL, zero, &with_rings);
     let parts =
         ["rings of 2048 slots", "512 for rx and 1000 for tx", "ring=512", "ethtool -G eth7 rx 2048 tx 2048"];
@@ -264,6 +266,28 @@ fn a_bind_that_fails_names_driver_features_and_rings() {
     }
     has(&at_mtu(8 * 1408 - 25, Frags::Auto, 8), &["have 11264"]);
     has(&at_mtu(1767, Frags::No, 8), &["have 1792"]);
+
+    // What comes next by itself is no remedy; all else is told as before.
+    for number in [libc::EOPNOTSUPP, libc::EINVAL, libc::EIO, libc::ENETDOWN] {
+        for driver in [driver(Some(0b1011)), driver(None), with_small_rings.clone()] {
+            for frags in [Frags::No, Frags::Yes] {
+                for mtu in [1500, 1767] {
+                    let say = |falls_back| {
+                        let ask = BindAsk { frags, falls_back, ..ask(zero) };
+                        let interface = Interface { mtu, ..interface() };
+                        of_bind(&error(number), ask, &interface, &driver, &process())
+                    };
+                    let words = say(true);
+                    has(&words, &[]);
+                    assert!(!words.contains("copy=") && !words.ends_with([':', ' ', ';']), "{words}");
+                    let without =
+                        [": use copy=auto or copy=copy", "; or use copy=auto or copy=copy", " or copy=auto"];
+                    let plain = without.iter().fold(say(false), |words, other| words.replace(other, ""));
+                    assert_eq!(plain, words);
+                }
+            }
+        }
+    }
 
     has(&say(libc::EINVAL, CopyMode::Copy, &driver(None)), &["eth7 had 4 queues", "ethtool -l eth7"]);
     has(&say(libc::ENETDOWN, zero, &driver(None)), &["ip link set dev eth7 up"]);

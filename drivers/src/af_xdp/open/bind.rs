@@ -10,7 +10,7 @@ use std::{
 
 use sheafio_mempool::Mempool;
 
-use super::warnings::too_large;
+use super::warnings::{copied_for_frags, too_large};
 use crate::{
     DriverError,
     af_xdp::{
@@ -63,7 +63,15 @@ impl Bound {
     ) -> Result<Self, DriverError> {
         let queues = config.queues.numbers();
         let copied = Ask { copy: CopyMode::Copy, ..ask };
-        let bound = match Self::as_asked(interface, queues, pool, ask) {
+        let claims = ask.copy == CopyMode::Auto && has_zero_copy(interface) == Some(true);
+        let direct = if claims { without_copies(ask) } else { None };
+        let bound = match Self::as_asked(interface, queues, pool, direct.unwrap_or(ask)) {
+            // In its own choice the kernel would go on like this whatever the driver said, and not tell what.
+            Err(error @ DriverError::Bind { .. }) if direct.is_some() => {
+                let bound = Self::as_asked(interface, queues, pool, copied)?;
+                warnings.push(format!("{error}; goes on in copy mode, which is slower"));
+                bound
+            }
             // The first queue may have got zero-copy, which the kernel then wants of all.
             Err(error) if ask.copy == CopyMode::Auto && queues.len() > 1 && is_of_mode(&error) => {
                 let bound = Self::as_asked(interface, queues, pool, copied)?;
@@ -73,12 +81,9 @@ impl Bound {
             bound => bound?,
         };
         if !bound.zero_copy {
-            if ask.copy == CopyMode::Auto && has_zero_copy(interface) == Some(true) {
-                warnings.push(format!(
-                    "{}: its driver could do without copies, and the kernel copies all the same, which is slower: \
-                     copy=zerocopy says why",
-                    interface.name
-                ));
+            let has_frags = bound.sockets.iter().any(|(socket, _)| socket.frames_a_packet > 1);
+            if claims && direct.is_none() {
+                warnings.push(copied_for_frags(interface, has_frags, pool.geometry().data_bytes()));
             }
             return Ok(bound);
         }
@@ -158,11 +163,51 @@ fn ask(interface: &Interface, config: &Config, pool: &'static Mempool, mode: Mod
         metadata: config.metadata,
         busy_poll: config.busy_poll,
         driver_frames: zero_copy_frames(interface),
+        falls_back: false,
     }
+}
+
+/// The same without copies, and nothing else: where that is refused, the kernel says why. `None`: packets may need several
+/// frames, and the driver has that in copy mode only, as far as it says; which of the two it is is the kernel's choice.
+fn without_copies(ask: Ask) -> Option<Ask> {
+    let frags = match ask.frags {
+        Frags::Auto if ask.driver_frames < 2 => return None,
+        // The kernel would rather copy than drop the large ones.
+        Frags::Auto => Frags::Yes,
+        asked => asked,
+    };
+    Some(Ask { copy: CopyMode::ZeroCopy, frags, falls_back: true, ..ask })
 }
 
 /// Whether a queue can't be bound because of the mode that was asked for, or that another queue has.
 fn is_of_mode(error: &DriverError) -> bool {
     let DriverError::Bind { source, .. } = error else { return false };
     matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_tried_without_copies_loses_no_large_packet() {
+        let direct = |frags, driver_frames| {
+            let ask = Ask {
+                ring: 64,
+                copy: CopyMode::Auto,
+                frags,
+                metadata: false,
+                busy_poll: None,
+                driver_frames,
+                falls_back: false,
+            };
+            without_copies(ask).map(|ask| {
+                assert!(ask.copy == CopyMode::ZeroCopy && ask.falls_back);
+                ask.frags
+            })
+        };
+        assert_eq!((direct(Frags::No, 1), direct(Frags::No, 8)), (Some(Frags::No), Some(Frags::No)));
+        assert_eq!((direct(Frags::Yes, 1), direct(Frags::Yes, 8)), (Some(Frags::Yes), Some(Frags::Yes)));
+        assert_eq!((direct(Frags::Auto, 1), direct(Frags::Auto, 8)), (None, Some(Frags::Yes)));
+    }
 }

@@ -90,6 +90,23 @@ pub(super) fn too_large(interface: &Interface, frags: Frags, data_bytes: u32) ->
     )
 }
 
+/// That packets are copied, by the kernel's choice, although the driver could do without.
+pub(super) fn copied_for_frags(interface: &Interface, has_frags: bool, data_bytes: u32) -> String {
+    let (name, mtu) = (&interface.name, interface.mtu);
+    let why = if has_frags {
+        format!(
+            "as it can't for packets in several frames, which MTU {mtu} takes. Use larger frames (--frame-size 4096), \
+             ip link set dev {name} mtu {}, or frags=no, which drops larger ones",
+            data_bytes - LINK_HEADER_BYTES
+        )
+    } else {
+        "copy=zerocopy says why".to_owned()
+    };
+    format!(
+        "{name}: its driver could do without copies, and the kernel copies all the same, which is slower: {why}"
+    )
+}
+
 /// What of metadata was asked for and can't be had.
 pub(super) fn without_metadata(
     interface: &Interface,
@@ -133,4 +150,34 @@ pub(super) fn without_proof(interface: &Interface, queues: &[(u32, io::Error)]) 
         interface.name,
         cause::of_release(error, ask, &Process::look())
     ))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn interface() -> Interface {
+        Interface { name: "eth7".to_owned(), mtu: 9000, ..Interface::lookup("lo").unwrap() }
+    }
+
+    #[test]
+    fn copies_that_large_packets_take_are_told_with_what_does_without() {
+        let words = copied_for_frags(&interface(), true, 1792);
+        for part in ["eth7: ", "MTU 9000", "--frame-size 4096", "ip link set dev eth7 mtu 1774", "frags=no"] {
+            assert!(words.contains(part), "{words}");
+        }
+        // Where packets have one frame all the same, that is not why.
+        let words = copied_for_frags(&interface(), false, 1792);
+        assert!(words.contains("copy=zerocopy says why") && !words.contains("several frames"), "{words}");
+    }
+
+    #[test]
+    fn queues_whose_frames_will_be_retired_are_named() {
+        assert_eq!(without_proof(&interface(), &[]), None);
+        let files = || io::Error::from_raw_os_error(libc::EMFILE);
+        let words = without_proof(&interface(), &[(0, files()), (2, files())]).unwrap();
+        for part in ["eth7: queues 0+2: ", "will be retired", "Too many open files", "RLIMIT_NOFILE"] {
+            assert!(words.contains(part), "{words}");
+        }
+    }
 }
