@@ -105,17 +105,15 @@ impl Socket {
         ask: Ask,
     ) -> Result<(Self, Rings), DriverError> {
         let call = |call| {
-            let interface = interface.name.clone();
             move |source: io::Error| {
                 let remedy = cause::of_call(Call::Xdp, source.raw_os_error(), &Process::look());
-                DriverError::Call { interface, queue: Some(queue), call, source, remedy }
+                refused_call(interface, queue, call, source, remedy)
             }
         };
         let ring_call = |call| {
-            let interface = interface.name.clone();
             move |source: io::Error| {
                 let remedy = cause::of_ring(&source, ask.ring, &Process::look());
-                DriverError::Call { interface, queue: Some(queue), call, source, remedy }
+                refused_call(interface, queue, call, source, remedy)
             }
         };
         let fd = sys::socket().map_err(call("opening an AF_XDP socket"))?;
@@ -252,35 +250,33 @@ fn lock(fd: BorrowedFd<'_>, umem: &libc::xdp_umem_reg) -> io::Result<Arc<Registe
 }
 
 fn refused_memory(interface: &Interface, queue: u32, geometry: &Geometry, source: io::Error) -> DriverError {
-    let (interface, process) = (interface.name.clone(), Process::look());
     let (kib, limit_kib) = (geometry.umem_bytes() >> 10, memlock_limit_bytes() >> 10);
     let locked_kib = REGISTERED_KIB.load(Ordering::Relaxed);
     let (frame_bytes, headroom_bytes) = (geometry.frame_bytes(), geometry.headroom_bytes());
     let ask = MemoryAsk { kib, locked_kib, limit_kib, frame_bytes, headroom_bytes };
-    let remedy = cause::of_memory(&source, ask, &process);
+    let remedy = cause::of_memory(&source, ask, &Process::look());
     match source.raw_os_error() {
         Some(libc::ENOBUFS | libc::ENOMEM) => {
-            DriverError::Memlock { interface, kib, limit_kib, source, remedy }
+            DriverError::Memlock { interface: interface.name.clone(), kib, limit_kib, source, remedy }
         }
-        _ => DriverError::Call {
-            interface,
-            queue: Some(queue),
-            call: "registering the packet memory",
-            source,
-            remedy,
-        },
+        _ => refused_call(interface, queue, "registering the packet memory", source, remedy),
     }
+}
+
+fn refused_call(
+    interface: &Interface,
+    queue: u32,
+    call: &'static str,
+    source: io::Error,
+    remedy: String,
+) -> DriverError {
+    DriverError::Call { interface: interface.name.clone(), queue: Some(queue), call, source, remedy }
 }
 
 fn refused_busy_polling(interface: &Interface, queue: u32, source: io::Error) -> DriverError {
     let cause = cause::of_call(Call::BusyPolling, source.raw_os_error(), &Process::look());
-    DriverError::Call {
-        interface: interface.name.clone(),
-        queue: Some(queue),
-        call: "asking for busy polling (SO_PREFER_BUSY_POLL, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET)",
-        source,
-        remedy: format!("{cause}. Or do without: busy_poll=no"),
-    }
+    let call = "asking for busy polling (SO_PREFER_BUSY_POLL, SO_BUSY_POLL, SO_BUSY_POLL_BUDGET)";
+    refused_call(interface, queue, call, source, format!("{cause}. Or do without: busy_poll=no"))
 }
 
 /// Maps the four rings at the offsets that the kernel tells.
