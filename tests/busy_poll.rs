@@ -5,15 +5,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio};
+use sheafio_drivers::af_xdp::{self, Config, Mode};
+use sheafio_mempool::{Hugepages, Mempool};
+use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio, skip};
 
 const PEER: &str = "10.0.0.1";
 const OURS: &str = "10.0.0.2";
+const BUSY: &str = "ve0,busy_poll=64";
+
+/// The settings of `ve0` while it is polled, and a device's own.
+const POLLED: (&str, &str) = ("2", "200000");
+const OWN: (&str, &str) = ("0", "0");
 
 fn network() -> (Netns, Veth) {
     let under_test = Netns::new("fwd");
     let veth = Veth::new(&under_test, "ve0", PEER, 1);
     (under_test, veth)
+}
+
+fn path(setting: &str) -> String {
+    format!("/sys/class/net/ve0/{setting}")
+}
+
+fn settings(netns: &Netns) -> (String, String) {
+    let read = |name: &str| netns.run("cat", &[&path(name)]).trim().to_owned();
+    (read("napi_defer_hard_irqs"), read("gro_flush_timeout"))
+}
+
+#[track_caller]
+fn assert_settings(netns: &Netns, (defer, timeout): (&str, &str), what: &str) {
+    assert_eq!(settings(netns), (defer.to_owned(), timeout.to_owned()), "{what}");
 }
 
 /// Busy polling sets the device up for it and puts its settings back; packets flow all the same.
@@ -89,4 +110,67 @@ fn busy_polling_goes_on_where_settings_can_not_be_written() {
     ] {
         assert!(ended.stderr.contains(part), "'{part}' is missing in: {}", ended.stderr);
     }
+}
+
+/// /sys shows the network namespace in which it was mounted; the interfaces are those of the process's own.
+#[test]
+fn the_device_is_never_another_namespaces() {
+    if !can_make_networks("the_device_is_never_another_namespaces") {
+        return;
+    }
+    let (netns, _veth) = network();
+    let (elsewhere, _other) = network();
+    let program = sheafio();
+    let inside = format!("--net=/run/netns/{}", netns.name);
+    let enter = ["nsenter", &inside];
+    // Without CAP_SYS_ADMIN a process can't get a sysfs of its own namespace.
+    let bound = ["setpriv", "--inh-caps", "-sys_admin", "--bounding-set", "-sys_admin"];
+    let run = ["fwd", "--json", "-p", BUSY];
+    let start = |mounts: &Netns, by: &[&[&str]]| {
+        let words = [&by.concat()[..], &[program.to_str().unwrap()], &run].concat();
+        let fwd = Fwd::start_program(mounts, words[0].into(), &words[1..]);
+        fwd.wait_for_xdp(&netns, "ve0");
+        fwd
+    };
+    for (mounts, by, is_set) in [
+        (&elsewhere, &[&enter[..]][..], true),
+        (&elsewhere, &[&enter, &bound], false),
+        (&netns, &[&bound], true),
+    ] {
+        let fwd = start(mounts, by);
+        assert_settings(&netns, if is_set { POLLED } else { OWN }, "while it runs");
+        assert_settings(&elsewhere, OWN, "another namespace's");
+        let ended = fwd.end();
+        ended.assert_conserved();
+        assert_settings(&netns, OWN, "put back");
+        let refusal = "napi_defer_hard_irqs (/sys/class/net/ve0 is missing or another device: this /sys is not of the \
+                       interface's network namespace), gro_flush_timeout (";
+        assert_eq!(ended.stderr.contains(refusal), !is_set, "{}", ended.stderr);
+    }
+}
+
+/// The number of queues comes from there where the driver does not tell.
+#[test]
+fn queues_are_counted_in_the_threads_own_namespace() {
+    let name = "queues_are_counted_in_the_threads_own_namespace";
+    if !can_make_networks(name) {
+        return;
+    }
+    let (netns, _veth) = network();
+    let add = ["link", "add", "link", "ve0", "name", "mv0", "numrxqueues", "3", "numtxqueues", "3"];
+    if !netns.succeeds("ip", &[&add[..], &["type", "macvlan", "mode", "bridge"]].concat()) {
+        skip(name, "this kernel has no macvlan");
+        return;
+    }
+    netns.ip(&["link", "set", "mv0", "up"]);
+    // This process's /sys knows no such interface.
+    netns.enter(|| {
+        let pool = Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap();
+        let config = Config { mode: Mode::Generic, ..Config::default() };
+        let port = af_xdp::open_with("mv0", &config, pool).unwrap();
+        let warnings = port.warnings().join("\n");
+        assert!(warnings.contains("mv0: it has 3 RX queues, not opened of these: 1-2."), "{warnings}");
+        drop(port);
+        assert_eq!(pool.audit().unwrap().home, 1024);
+    });
 }

@@ -7,8 +7,8 @@
 
 use std::io::Write as _;
 
-use sheafio_core::{CoreError, CpuList, Topology, allowed_cpus, interface_numa_node};
-use sheafio_drivers::PortSpec;
+use sheafio_core::{CoreError, CpuList, Topology, allowed_cpus};
+use sheafio_drivers::{PortSpec, af_xdp::numa_node_of};
 use sheafio_mempool::{Mempool, MempoolBuilder, PoolError, PoolPlan, Rings, ZonePolicy};
 
 use crate::{Error, cli::SizeArgs};
@@ -39,7 +39,7 @@ pub(crate) fn decide(args: &mut SizeArgs, most_slots: u32) -> Result<Size, Error
     // A machine that hwloc can't read still has CPUs.
     let topology = Topology::detect().unwrap_or_default();
     let count = args.ports.iter().map(PortSpec::queues).max().unwrap_or(1) as usize;
-    let near = args.ports.iter().find_map(PortSpec::interface).and_then(interface_numa_node);
+    let near = args.ports.iter().find_map(PortSpec::interface).and_then(numa_node_of);
     let cpus = choose_cpus(args.cores.as_ref(), count, near, &topology)?;
     let mut zoning = topology.zones_for(&cpus.0);
     for spec in &args.ports {

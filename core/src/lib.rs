@@ -26,4 +26,4 @@ pub use idle::IdlePolicy;
 pub use lcore::{Lcore, LcoreReport};
 pub use queue::{Closed, Queue, close_ends};
 pub use stop::Stop;
-pub use topology::{Core, NumaNode, Topology, Zoning, interface_numa_node};
+pub use topology::{Core, NumaNode, Topology, Zoning};

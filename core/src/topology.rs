@@ -1,9 +1,9 @@
-//! The machine's packages, NUMA nodes, cores and SMT siblings, and where a NIC sits.
+//! The machine's packages, NUMA nodes, cores and SMT siblings.
 //!
 //! Owns: a plain copy of what hwloc found. Never does: keep hwloc's topology. Invariant: none;
 //! tests fill the struct in themselves.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use hwlocality::object::{TopologyObject, attributes::ObjectAttributes, types::ObjectType};
 
@@ -189,13 +189,6 @@ impl Topology {
     }
 }
 
-/// The NUMA node of a network interface's device. `None` for virtual ones and where the firmware does
-/// not tell.
-pub fn interface_numa_node(interface: &str) -> Option<u32> {
-    let path = Path::new("/sys/class/net").join(interface).join("device/numa_node");
-    fs::read_to_string(path).ok()?.trim().parse().ok() // "-1" is no u32, hence None.
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,6 +295,5 @@ mod tests {
         let topology = Topology::detect().unwrap();
         let cpus: Vec<u32> = topology.cores.iter().flat_map(|core| core.cpus.clone()).collect();
         assert!(crate::allowed_cpus().0.iter().all(|cpu| cpus.contains(cpu)));
-        assert_eq!(interface_numa_node("lo"), None);
     }
 }

@@ -8,7 +8,7 @@
 //! Documentation/networking/napi.rst and af_xdp.rst of the kernel say how these belong together.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Write},
     os::{
         fd::BorrowedFd,
@@ -59,9 +59,13 @@ impl BusyPolling {
     pub(super) fn start(interface: &Interface) -> (Self, Option<String>) {
         let mut polling = Self { changed: Vec::new() };
         let mut failed = Vec::new();
+        let folder = interface.folder();
         for (name, value) in SETTINGS {
-            let path = format!("/sys/class/net/{}/{name}", interface.name);
-            match polling.set(&path, value) {
+            let file = match &folder {
+                Ok(folder) => folder.open(name).map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            match file.and_then(|file| polling.set(file, value).map_err(|error| error.to_string())) {
                 Ok(()) => {}
                 Err(error) => failed.push(format!("{name} ({error})")),
             }
@@ -69,8 +73,9 @@ impl BusyPolling {
         let name = &interface.name;
         let warning = (!failed.is_empty()).then(|| {
             format!(
-                "{name}: busy polling goes on with interrupts between, as these could not be set: {}. As root: echo 2 \
-                 > /sys/class/net/{name}/napi_defer_hard_irqs; echo 200000 > /sys/class/net/{name}/gro_flush_timeout",
+                "{name}: busy polling goes on with interrupts between, as these could not be set: {}. As root, where /sys \
+                 is of its network namespace: echo 2 > /sys/class/net/{name}/napi_defer_hard_irqs; echo 200000 > \
+                 /sys/class/net/{name}/gro_flush_timeout",
                 failed.join(", ")
             )
         });
@@ -82,8 +87,7 @@ impl BusyPolling {
         !self.changed.is_empty()
     }
 
-    fn set(&mut self, path: &str, value: &str) -> io::Result<()> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+    fn set(&mut self, file: File, value: &str) -> io::Result<()> {
         let before = read(&file)?;
         if before != value {
             file.write_all_at(value.as_bytes(), 0)?;

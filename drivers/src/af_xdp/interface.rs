@@ -15,6 +15,7 @@ use super::{
     cause::{self, Call},
     process::Process,
     route,
+    sysfs::DeviceFolder,
 };
 use crate::DriverError;
 
@@ -56,6 +57,8 @@ pub(super) const LINK_HEADER_BYTES: u32 = 18;
 pub(super) struct Sight {
     control: OwnedFd,
     index: u32,
+    /// Opened when all rights are there.
+    folder: Option<DeviceFolder>,
 }
 
 /// What one look finds.
@@ -80,7 +83,7 @@ impl Sight {
             remedy: cause::of_call(Call::Interface, source.raw_os_error(), &Process::look()),
             source,
         })?;
-        Ok(Self { control, index: interface.index })
+        Ok(Self { control, index: interface.index, folder: interface.folder().ok() })
     }
 
     /// How it is now. `None` if there is no interface of that index, or it gets another name at this moment.
@@ -92,7 +95,8 @@ impl Sight {
             let mtu = ask(libc::SIOCGIFMTU).ok()?.ifr_ifru.ifru_mtu;
             (mtu as u32, i32::from(ask(libc::SIOCGIFFLAGS).ok()?.ifr_ifru.ifru_flags))
         };
-        let rx_queues = queues(&self.control, &name).0;
+        let in_sysfs = |kind: &str| self.folder.as_ref().map_or(1, |folder| folder.queues(kind));
+        let rx_queues = queues(&self.control, &name, in_sysfs).0;
         let (is_up, has_carrier) = (flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0);
         // Where the name has changed meanwhile, some answers may be missing or another interface's.
         (name_on(&self.control, self.index)? == name).then_some(State {
@@ -145,23 +149,22 @@ impl Interface {
             let flags = ioctl(libc::SIOCGIFFLAGS, none).map_err(call)?.ifr_ifru.ifru_flags;
             (std::array::from_fn(|at| address[at] as u8), mtu as u32, i32::from(flags))
         };
-        let (rx_queues, tx_queues) = queues(&control, &name);
+        let in_sysfs =
+            |kind: &str| DeviceFolder::of(&name, index, mac).map_or(1, |folder| folder.queues(kind));
+        let (rx_queues, tx_queues) = queues(&control, &name, in_sysfs);
         let has_default_route = default_route_interfaces().contains(&name);
         let (driver, is_up) = (driver(&control, &name).unwrap_or_default(), flags & libc::IFF_UP != 0);
         Ok(Self { name, index, mac, mtu, rx_queues, tx_queues, is_up, has_default_route, driver })
     }
 
-    /// The names of the devices above it (`upper_*` in sysfs), if sysfs is that of its network namespace.
+    /// The names of the devices above it.
     pub(super) fn names_above(&self) -> Vec<String> {
-        let folder = format!("/sys/class/net/{}", self.name);
-        let index = fs::read_to_string(format!("{folder}/ifindex")).unwrap_or_default();
-        if index.trim() != self.index.to_string() {
-            return Vec::new();
-        }
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let upper =
-            |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_prefix("upper_")?.to_owned());
-        entries.filter_map(upper).collect()
+        self.folder().map_or_else(|_| Vec::new(), |folder| folder.names_above())
+    }
+
+    /// Its folder in sysfs.
+    pub(super) fn folder(&self) -> io::Result<DeviceFolder> {
+        DeviceFolder::of(&self.name, self.index, self.mac)
     }
 
     /// What must be known of zero-copy mode, where the driver damages packets when it has run out of frames. igb then
@@ -297,12 +300,12 @@ pub(super) fn name_on(control: &OwnedFd, index: u32) -> Option<String> {
 }
 
 /// Active RX and TX queues by ethtool, those of their own and the combined ones; by sysfs where the driver does not tell.
-fn queues(control: &OwnedFd, name: &str) -> (u32, u32) {
+fn queues(control: &OwnedFd, name: &str, in_sysfs: impl Fn(&str) -> u32) -> (u32, u32) {
     let mut channels = EthtoolChannels { cmd: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
     let at = (&raw mut channels).cast();
     // What the driver does not tell stays 0.
     let _ = interface_ioctl(control, name, libc::SIOCETHTOOL, |ask| ask.ifr_ifru.ifru_data = at);
-    let or_in_sysfs = |told: u32, kind: &str| if told > 0 { told } else { queues_in_sysfs(name, kind) };
+    let or_in_sysfs = |told: u32, kind: &str| if told > 0 { told } else { in_sysfs(kind) };
     (
         or_in_sysfs(channels.rx_count + channels.combined_count, "rx-"),
         or_in_sysfs(channels.tx_count + channels.combined_count, "tx-"),
@@ -315,12 +318,6 @@ fn driver(control: &OwnedFd, name: &str) -> Option<String> {
     interface_ioctl(control, name, libc::SIOCETHTOOL, |ask| ask.ifr_ifru.ifru_data = at).ok()?;
     let driver = CStr::from_bytes_until_nul(&info.driver).ok()?;
     Some(driver.to_string_lossy().into_owned())
-}
-
-fn queues_in_sysfs(name: &str, kind: &str) -> u32 {
-    let queues = fs::read_dir(format!("/sys/class/net/{name}/queues"));
-    let is_one = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(kind);
-    queues.map_or(1, |entries| entries.flatten().filter(is_one).count().max(1) as u32)
 }
 
 /// Interfaces that a default route of this namespace leads through (proc_net_route).

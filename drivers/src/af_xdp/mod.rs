@@ -6,7 +6,7 @@
 //!
 //! What lies where: `config` says what can be asked, `open` makes a port of it: `interface` looks the device up,
 //! `netdev` asks what its driver can do, `program` loads and attaches, `other` tells what else is attached, `steer` says which packets are ours, `verdict`
-//! what became of them, `socket` makes and binds, `sys` holds the system calls. `kernel` wakes and kicks, `life` looks
+//! what became of them, `socket` makes and binds, `sys` holds the system calls, `sysfs` finds a device's folder. `kernel` wakes and kicks, `life` looks
 //! for what becomes of the device, `device` and `losses` for what it counts, `rings` and `queue` are the data path.
 //! `rights` tells which capabilities are missing, and gives them up. When a step fails, `process`, `driver` and
 //! `owner` look for the cause, and `cause` has the words.
@@ -38,10 +38,11 @@ mod route;
 mod socket;
 mod steer;
 mod sys;
+mod sysfs;
 mod umem;
 mod verdict;
 
-use sheafio_core::{Queue, interface_numa_node};
+use sheafio_core::Queue;
 
 pub use self::{
     config::{Config, CopyMode, Frags, Mode},
@@ -92,6 +93,12 @@ pub fn name_of(interface: &str) -> Option<String> {
 pub fn queues_of(interface: &str) -> Result<QueueSet, DriverError> {
     let interface = Interface::lookup(interface)?;
     Ok(QueueSet::range(0, interface.rx_queues.clamp(1, QueueSet::LIMIT)).expect("it has one, and no more"))
+}
+
+/// The NUMA node of an interface's device, by any of its names. `None` for virtual ones, where the firmware does not tell,
+/// and where no interface of the calling thread's network namespace has that name.
+pub fn numa_node_of(interface: &str) -> Option<u32> {
+    Interface::lookup(interface).ok()?.folder().ok()?.numa_node()
 }
 
 impl AfXdpPort {
@@ -155,7 +162,7 @@ impl AfXdpPort {
             mode,
             mac: self.interface.mac,
             mtu: Some(self.interface.mtu),
-            numa_node: interface_numa_node(&self.interface.name),
+            numa_node: self.interface.folder().ok().and_then(|folder| folder.numa_node()),
             warnings: self.warnings,
             queues: self
                 .queues
