@@ -1,11 +1,16 @@
 //! Busy polling: what it sets at the device, and who puts that back, however a run ends.
 
 use std::{
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
-use sheafio_drivers::af_xdp::{self, Config, Mode};
+use sheafio_core::Queue;
+use sheafio_drivers::{
+    Right,
+    af_xdp::{self, Config, Mode},
+    drop_rights,
+};
 use sheafio_mempool::{Hugepages, Mempool};
 use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio, skip};
 
@@ -32,9 +37,44 @@ fn settings(netns: &Netns) -> (String, String) {
     (read("napi_defer_hard_irqs"), read("gro_flush_timeout"))
 }
 
+fn set(netns: &Netns, setting: &str, value: &str) {
+    netns.run("sh", &["-c", &format!("echo {value} > {}", path(setting))]);
+}
+
 #[track_caller]
 fn assert_settings(netns: &Netns, (defer, timeout): (&str, &str), what: &str) {
     assert_eq!(settings(netns), (defer.to_owned(), timeout.to_owned()), "{what}");
+}
+
+/// Waits until something is so that takes another process's turn.
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_mins(1), "not so after a minute: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The fields of /proc/PID/stat after the name, which ends with the last bracket (proc(5)): state, parent, ...
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(text.rsplit(')').next()?.split_whitespace().map(str::to_owned).collect())
+}
+
+/// The shells that wait beside a run to put its settings back: one for each.
+fn guards(fwd: &Fwd) -> Vec<u32> {
+    let parent = fwd.pid().to_string();
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
+    let guards: Vec<_> = pids.filter(|pid| stat(*pid).is_some_and(|stat| stat[1] == parent)).collect();
+    assert_eq!(guards.len(), 2, "{guards:?}");
+    guards
+}
+
+/// Whether nothing is left of these processes, but for their parent to notice.
+fn have_ended(pids: &[u32]) -> bool {
+    pids.iter().all(|pid| stat(*pid).is_none_or(|stat| ["Z", "X"].contains(&stat[0].as_str())))
 }
 
 /// Busy polling sets the device up for it and puts its settings back; packets flow all the same.
@@ -109,6 +149,162 @@ fn busy_polling_goes_on_where_settings_can_not_be_written() {
         "echo 2 > /sys/class/net/ve0/napi_defer_hard_irqs",
     ] {
         assert!(ended.stderr.contains(part), "'{part}' is missing in: {}", ended.stderr);
+    }
+}
+
+/// The shell that waits for a run's end puts back only what is still that run's.
+#[test]
+fn someone_elses_setting_stays_after_a_kill() {
+    if !can_make_networks("someone_elses_setting_stays_after_a_kill") {
+        return;
+    }
+    let (netns, _veth) = network();
+    let fwd = Fwd::start(&netns, &["-p", BUSY]);
+    set(&netns, "napi_defer_hard_irqs", "7");
+    let guards = guards(&fwd);
+    fwd.signal(libc::SIGKILL);
+    fwd.wait();
+    wait_until("the guards have ended", || have_ended(&guards));
+    assert_settings(&netns, ("7", "0"), "after SIGKILL");
+}
+
+/// The value of the other setting is not ours here.
+#[test]
+fn the_value_of_the_other_setting_is_someone_elses() {
+    if !can_make_networks("the_value_of_the_other_setting_is_someone_elses") {
+        return;
+    }
+    let (netns, _veth) = network();
+    let fwd = Fwd::start(&netns, &["-p", BUSY]);
+    set(&netns, "gro_flush_timeout", "2");
+    fwd.end().assert_conserved();
+    assert_settings(&netns, ("0", "2"), "someone else's setting was lost");
+}
+
+/// A supervisor starts the next run at once: it must not take the first one's values for the device's own.
+#[test]
+fn a_restart_waits_until_settings_are_put_back() {
+    if !can_make_networks("a_restart_waits_until_settings_are_put_back") {
+        return;
+    }
+    let (netns, _veth) = network();
+    set(&netns, "napi_defer_hard_irqs", "1");
+    let killed = Fwd::start(&netns, &["-p", BUSY]);
+    // As long as this end of the pipes is open that they read from, the guards have not learned of it.
+    let pipes: Vec<_> = guards(&killed)
+        .iter()
+        .map(|guard| fs::File::options().write(true).open(format!("/proc/{guard}/fd/0")).unwrap())
+        .collect();
+    killed.signal(libc::SIGKILL);
+    killed.wait();
+    let next = Fwd::start_program(&netns, sheafio(), &["fwd", "--json", "-p", BUSY]);
+    let has_opened = || {
+        let files = fs::read_dir(format!("/proc/{}/fd", next.pid())).into_iter().flatten().flatten();
+        let mut files = files.filter_map(|file| fs::read_link(file.path()).ok());
+        files.any(|file| file.ends_with("napi_defer_hard_irqs"))
+    };
+    wait_until("the next run has opened the setting", has_opened);
+    drop(pipes);
+    next.wait_for_xdp(&netns, "ve0");
+    assert_settings(&netns, POLLED, "of the next run");
+    let ended = next.end();
+    ended.assert_conserved();
+    assert!(!ended.stderr.contains("already"), "{}", ended.stderr);
+    assert_settings(&netns, ("1", "0"), "put back");
+}
+
+/// Lcores wait for the guards when they close: not for ever.
+#[test]
+fn guards_that_hang_do_not_keep_a_run_from_closing() {
+    if !can_make_networks("guards_that_hang_do_not_keep_a_run_from_closing") {
+        return;
+    }
+    let (netns, _veth) = network();
+    let fwd = Fwd::start(&netns, &["-p", BUSY]);
+    let guards = guards(&fwd);
+    for guard in &guards {
+        sheafio_tests::run("kill", &["-STOP", &guard.to_string()]);
+    }
+    fwd.end().assert_conserved();
+    assert_settings(&netns, OWN, "put back without them");
+    wait_until("the guards have ended", || have_ended(&guards));
+}
+
+/// Values that are there already may be wanted so, or a killed run's: they are told of, and stay.
+#[test]
+fn a_value_that_is_there_already_is_told_of() {
+    if !can_make_networks("a_value_that_is_there_already_is_told_of") {
+        return;
+    }
+    let (netns, _veth) = network();
+    set(&netns, "napi_defer_hard_irqs", "2");
+    let ended = Fwd::start(&netns, &["-p", BUSY]).end();
+    ended.assert_conserved();
+    let warning = "warning: ve0: napi_defer_hard_irqs had the value for busy polling already";
+    for part in [warning, "echo 0 > /sys/class/net/ve0/napi_defer_hard_irqs"] {
+        assert!(ended.stderr.contains(part), "'{part}' is missing in: {}", ended.stderr);
+    }
+    assert!(!ended.stderr.contains("gro_flush_timeout"), "{}", ended.stderr);
+    assert_settings(&netns, ("2", "0"), "as before");
+}
+
+/// Nobody would put the settings back after SIGKILL: that is told, and the run puts them back when it ends otherwise.
+#[test]
+fn a_guard_that_can_not_be_started_is_told_of() {
+    if !can_make_networks("a_guard_that_can_not_be_started_is_told_of") {
+        return;
+    }
+    let (netns, _veth) = network();
+    let program = sheafio();
+    // In the mounts that ip(8) has made for this command alone, by a shell that runs already.
+    let script = r#"mount --bind /dev/null /bin/sh && exec "$0" "$@""#;
+    let words = ["-c", script, program.to_str().unwrap(), "fwd", "--json", "-p", BUSY];
+    let fwd = Fwd::start_program(&netns, "sh".into(), &words);
+    fwd.wait_for_xdp(&netns, "ve0");
+    assert_settings(&netns, POLLED, "set all the same");
+    let ended = fwd.end();
+    ended.assert_conserved();
+    for part in [
+        "warning: ve0: nobody puts napi_defer_hard_irqs back if this process is killed",
+        "the shell that does could not be started (Permission denied",
+        "echo 0 > /sys/class/net/ve0/gro_flush_timeout",
+    ] {
+        assert!(ended.stderr.contains(part), "'{part}' is missing in: {}", ended.stderr);
+    }
+    assert_settings(&netns, OWN, "put back");
+}
+
+/// A program that gives up all rights can't write to the settings any more: the shell beside it can.
+#[test]
+fn settings_are_put_back_for_a_program_without_rights() {
+    if !can_make_networks("settings_are_put_back_for_a_program_without_rights") {
+        return;
+    }
+    let (netns, _veth) = network();
+    set(&netns, "gro_flush_timeout", "1000");
+    let open = |busy_poll| {
+        let pool = Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap();
+        let config = Config { busy_poll, ..Config::default() };
+        (pool, af_xdp::open_with("ve0", &config, pool).unwrap())
+    };
+    netns.enter(|| assert!(open(None).1.rights_to_close().is_empty()));
+    for keeps in [false, true] {
+        netns.enter(|| {
+            let (pool, mut port) = open(Some(64));
+            assert_eq!(port.rights_to_close(), [Right::NetAdmin]);
+            let (mut queue, mut cache) = (port.queue(0).unwrap(), pool.cache().unwrap());
+            assert_settings(&netns, ("2", "200000"), "polled");
+            let kept = if keeps { port.rights_to_close() } else { &[] };
+            // This thread has none any more; that other tests' threads do is no matter.
+            let error = drop_rights(kept).unwrap_err().to_string();
+            assert!(error.contains("threads that run already hold some"), "{error}");
+            queue.close(&mut cache);
+            drop(cache);
+            assert_eq!(pool.audit().unwrap().home, 1024);
+        });
+        let is_back = || settings(&netns) == ("0".to_owned(), "1000".to_owned());
+        assert!(!keeps || is_back(), "by the program itself, at once: {:?}", settings(&netns));
+        wait_until("the settings are put back", is_back);
     }
 }
 

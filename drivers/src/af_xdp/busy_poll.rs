@@ -2,21 +2,24 @@
 //!
 //! Owns: two settings of the device, which it puts back. Never does: poll; `queue.rs` does so by waking the kernel in
 //! every burst. Invariant: a setting that was changed has its old value again when this is dropped, unless someone else
-//! has changed it meanwhile. Nobody drops anything after SIGKILL, so a shell waits beside us for our end; it can do
-//! so as root only, for capabilities of a file or of a parent that is not root do not come with it.
+//! has changed it meanwhile; where this process can't see to that, killed or without its rights, `guard.rs` does.
 //!
-//! Documentation/networking/napi.rst and af_xdp.rst of the kernel say how these belong together.
+//! The settings are files of root's, mode 0644: anyone else needs CAP_DAC_OVERRIDE to open them, beside CAP_NET_ADMIN, and
+//! goes on without. Documentation/networking/napi.rst and af_xdp.rst of the kernel say how all of this belongs together.
+
+mod guard;
+#[cfg(test)]
+mod tests;
 
 use std::{
     fs::File,
-    io::{self, Write},
-    os::{
-        fd::BorrowedFd,
-        unix::{fs::FileExt, process::CommandExt},
-    },
-    process::{Child, Command, Stdio},
+    io,
+    os::{fd::BorrowedFd, unix::fs::FileExt},
+    thread,
+    time::{Duration, Instant},
 };
 
+use self::guard::Guard;
 use super::{interface::Interface, sys};
 
 /// `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL` and `SO_BUSY_POLL_BUDGET` (asm-generic/socket.h, Linux 5.11).
@@ -32,6 +35,12 @@ const POLL_US: i32 = 20;
 /// off. The values are those that the kernel's documentation names.
 const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
 
+/// How long a run before this one may take to put its settings back; and the guards, when they are not needed any more
+/// or have our part to do.
+const RELEASE_LIMIT: Duration = Duration::from_secs(1);
+const GUARD_LIMIT: Duration = Duration::from_millis(100);
+const RETRY: Duration = Duration::from_millis(1);
+
 /// The settings of a device while it is polled.
 #[derive(Debug)]
 pub(super) struct BusyPolling {
@@ -44,65 +53,143 @@ struct Changed {
     /// Open, not a path: it stays the device's when that gets another name.
     file: File,
     before: String,
-    guard: Option<Child>,
+    value: &'static str,
+    guard: Option<Guard>,
 }
 
-/// Waits for a line, which says that all is well, or for the end of the process that would write it; then puts the value
-/// before ($1) in the place of ours ($2), if that is still there. The setting is its standard output.
-const GUARD: &str = r#"trap '' HUP INT TERM
-read -r line && exit
-exec 3>&1
-[ "$(cat /proc/self/fd/3)" = "$2" ] && echo "$1" >&3"#;
+/// What became of the settings, by their names, as far as users should know.
+#[derive(Debug, Default)]
+struct Told {
+    /// With the reason.
+    failed: Vec<(&'static str, String)>,
+    /// With the value before, and the reason.
+    unguarded: Vec<(&'static str, String, String)>,
+    same: Vec<&'static str>,
+}
 
 impl BusyPolling {
-    /// Sets the device up. What could not be set is told: packets arrive all the same, now and then by interrupt.
-    pub(super) fn start(interface: &Interface) -> (Self, Option<String>) {
-        let mut polling = Self { changed: Vec::new() };
-        let mut failed = Vec::new();
+    /// Sets the device up. What could not be set is told, in lines for the user: packets arrive all the same, now and then
+    /// by interrupt.
+    pub(super) fn start(interface: &Interface) -> (Self, Vec<String>) {
+        let (mut polling, mut told) = (Self { changed: Vec::new() }, Told::default());
         let folder = interface.folder();
+        let patience = Instant::now() + RELEASE_LIMIT;
         for (name, value) in SETTINGS {
             let file = match &folder {
                 Ok(folder) => folder.open(name).map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
             };
-            match file.and_then(|file| polling.set(file, value).map_err(|error| error.to_string())) {
-                Ok(()) => {}
-                Err(error) => failed.push(format!("{name} ({error})")),
+            let set = file.and_then(|file| {
+                wait_for_guard(&file, patience);
+                Changed::set(file, value, Guard::start).map_err(|error| error.to_string())
+            });
+            match set {
+                Ok(Some((changed, no_guard))) => {
+                    let unguarded = no_guard.map(|error| (name, changed.before.clone(), error.to_string()));
+                    told.unguarded.extend(unguarded);
+                    polling.changed.push(changed);
+                }
+                Ok(None) => told.same.push(name),
+                Err(error) => told.failed.push((name, error)),
             }
         }
-        let name = &interface.name;
-        let warning = (!failed.is_empty()).then(|| {
-            format!(
-                "{name}: busy polling goes on with interrupts between, as these could not be set: {}. As root, where /sys \
-                 is of its network namespace: echo 2 > /sys/class/net/{name}/napi_defer_hard_irqs; echo 200000 > \
-                 /sys/class/net/{name}/gro_flush_timeout",
-                failed.join(", ")
-            )
-        });
-        (polling, warning)
+        (polling, told.lines(&interface.name))
     }
 
     /// Whether a setting was changed, and will be put back.
     pub(super) fn has_changed(&self) -> bool {
         !self.changed.is_empty()
     }
+}
 
-    fn set(&mut self, file: File, value: &str) -> io::Result<()> {
-        let before = read(&file)?;
-        if before != value {
-            file.write_all_at(value.as_bytes(), 0)?;
-            let guard = guard(&file, &before, value).ok(); // Without it all is well but for SIGKILL.
-            self.changed.push(Changed { file, before, guard });
+impl Drop for BusyPolling {
+    fn drop(&mut self) {
+        let guards: Vec<_> = self.changed.drain(..).filter_map(Changed::put_back).collect();
+        // A bound, for lcores wait for this while they close.
+        let end = Instant::now() + GUARD_LIMIT;
+        for guard in guards {
+            guard.finish(end);
         }
-        Ok(())
     }
 }
 
-/// Starts the guard of a setting, in a process group of its own: it is not meant by signals of a terminal to ours.
-fn guard(file: &File, before: &str, value: &str) -> io::Result<Child> {
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", GUARD, "sheafio-busy-poll", before, value]);
-    shell.stdin(Stdio::piped()).stdout(file.try_clone()?).stderr(Stdio::null()).process_group(0).spawn()
+impl Changed {
+    /// Sets a setting, after what `guard` starts for it; `None` if it has the value already. Without a guard, which is no
+    /// failure, tells why there is none.
+    fn set(
+        file: File,
+        value: &'static str,
+        guard: impl FnOnce(&File, &str, &str) -> io::Result<Guard>,
+    ) -> io::Result<Option<(Self, Option<io::Error>)>> {
+        let before = read(&file)?;
+        if before == value {
+            return Ok(None);
+        }
+        let (guard, no_guard) = match guard(&file, &before, value) {
+            Ok(guard) => (Some(guard), None),
+            Err(error) => (None, Some(error)),
+        };
+        let changed = Self { file, before, value, guard };
+        match changed.file.write_all_at(value.as_bytes(), 0) {
+            Ok(()) => Ok(Some((changed, no_guard))),
+            Err(error) => {
+                changed.put_back().into_iter().for_each(|guard| guard.finish(Instant::now() + GUARD_LIMIT));
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts it back, if it is still ours, and lets the guard go, or leaves it to that. The guard has not ended yet.
+    fn put_back(self) -> Option<Guard> {
+        let is_done = match read(&self.file) {
+            // Refused where the thread that closes has no CAP_NET_ADMIN any more.
+            Ok(now) if now == self.value => self.file.write_all_at(self.before.as_bytes(), 0).is_ok(),
+            Ok(_) => true,
+            Err(_) => false, // The device is gone.
+        };
+        self.guard.map(|guard| if is_done { guard.dismiss() } else { guard.call() })
+    }
+}
+
+impl Told {
+    fn lines(&self, interface: &str) -> Vec<String> {
+        let set = |name: &str, value: &str| format!("echo {value} > /sys/class/net/{interface}/{name}");
+        let mut lines = Vec::new();
+        if !self.failed.is_empty() {
+            let failed: Vec<_> =
+                self.failed.iter().map(|(name, error)| format!("{name} ({error})")).collect();
+            lines.push(format!(
+                "{interface}: busy polling goes on with interrupts between, as these could not be set: {}. As root, where \
+                 /sys is of its network namespace: {}",
+                failed.join(", "),
+                SETTINGS.map(|(name, value)| set(name, value)).join("; ")
+            ));
+        }
+        for (name, before, error) in &self.unguarded {
+            lines.push(format!(
+                "{interface}: nobody puts {name} back if this process is killed, or has given up CAP_NET_ADMIN when it \
+                 closes the port: the shell that does could not be started ({error}). As root, then: {}",
+                set(name, before)
+            ));
+        }
+        for name in &self.same {
+            lines.push(format!(
+                "{interface}: {name} had the value for busy polling already, and will keep it. If nobody wants it so, it is \
+                 of a run that was killed together with the shell that puts it back. As root, after this run: {}",
+                set(name, "0")
+            ));
+        }
+        lines
+    }
+}
+
+/// Waits while the guard of a run before this one still has to put the setting back: what is read before would be that
+/// run's value, and stay for good. The lock (flock(2)) belongs to the open file, which a guard shares with its run, so it
+/// ends with the last of them. It is no must: anyone who may read the file can hold it.
+fn wait_for_guard(file: &File, end: Instant) {
+    while file.try_lock().is_err() && Instant::now() < end {
+        thread::sleep(RETRY);
+    }
 }
 
 /// The value of a setting.
@@ -110,21 +197,6 @@ fn read(file: &File) -> io::Result<String> {
     let mut buffer = [0; 64]; // A number.
     let len = file.read_at(&mut buffer, 0)?;
     Ok(String::from_utf8_lossy(&buffer[..len]).trim().to_owned())
-}
-
-impl Drop for BusyPolling {
-    fn drop(&mut self) {
-        for Changed { file, before, guard } in self.changed.drain(..) {
-            let is_ours = |now: &String| SETTINGS.iter().any(|(_, value)| now == value);
-            if read(&file).is_ok_and(|now| is_ours(&now)) {
-                let _ = file.write_all_at(before.as_bytes(), 0); // The device may be gone.
-            }
-            if let Some(mut guard) = guard {
-                let _ = guard.stdin.take().map(|mut stdin| stdin.write_all(b"\n"));
-                let _ = guard.wait();
-            }
-        }
-    }
 }
 
 /// Makes a socket's system calls run the driver, for up to `budget` packets each.

@@ -130,6 +130,12 @@ impl AfXdpPort {
         &self.warnings
     }
 
+    /// The capabilities that closing the port takes, of whichever thread closes its last queue, as long as none is closed
+    /// yet; to be kept by [`drop_rights`].
+    pub fn rights_to_close(&self) -> &'static [Right] {
+        self.life.rights_to_close()
+    }
+
     /// Changes which packets are ours, at once and without a gap: see [`Steer::set`].
     ///
     /// # Errors

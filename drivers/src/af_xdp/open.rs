@@ -247,9 +247,9 @@ fn make_way(
         warnings.push(format!("{}: took off XDP program {other}", interface.name));
     }
     if config.busy_poll.is_some() {
-        let (polling, warning) = BusyPolling::start(interface);
+        let (polling, told) = BusyPolling::start(interface);
         attachment.keep(polling);
-        warnings.extend(warning);
+        warnings.extend(told);
     }
     let promisc = config.promisc == Some(true);
     if promisc || !config.groups.is_empty() {

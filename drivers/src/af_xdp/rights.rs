@@ -72,9 +72,10 @@ pub(super) fn has_perfmon() -> bool {
 /// other: capabilities are a thread's, and a new one gets those of its starter.
 ///
 /// Receiving, sending, statistics and closing ports need none, but for what
-/// [`Control::rights_to_close`](crate::Control::rights_to_close) tells, and for `CAP_BPF` on kernels that refuse every
-/// bpf(2) command without it (before 5.19, where the sysctl kernel.unprivileged_bpf_disabled is not 0): there it
-/// is kept. Opening another port needs them again.
+/// [`AfXdpPort::rights_to_close`](crate::af_xdp::AfXdpPort::rights_to_close) tells, or
+/// [`Control::rights_to_close`](crate::Control::rights_to_close) of a port of any kind, and for `CAP_BPF` on kernels that
+/// refuse every bpf(2) command without it (before 5.19, where the sysctl kernel.unprivileged_bpf_disabled is not 0): there
+/// it is kept. Opening another port needs them again.
 ///
 /// # Errors
 /// [`DriverError::GiveUp`] if the kernel refuses, or if another thread of the process still holds
