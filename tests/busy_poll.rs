@@ -11,7 +11,7 @@ use sheafio_drivers::{
     af_xdp::{self, Config, Mode},
     drop_rights,
 };
-use sheafio_mempool::{Hugepages, Mempool};
+use sheafio_mempool::{Burst, Hugepages, Mempool};
 use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio, skip};
 
 const PEER: &str = "10.0.0.1";
@@ -369,4 +369,29 @@ fn queues_are_counted_in_the_threads_own_namespace() {
         drop(port);
         assert_eq!(pool.audit().unwrap().home, 1024);
     });
+}
+
+/// The driver runs in our system calls alone, and asks for none: each burst makes one. The first one after the device
+/// is gone is told so; without that, only a look that comes once a second would tell.
+#[test]
+fn each_burst_runs_the_driver() {
+    if !can_make_networks("each_burst_runs_the_driver") {
+        return;
+    }
+    for (busy_poll, tells) in [(Some(64), true), (None, false)] {
+        let (netns, _veth) = network();
+        netns.enter(|| {
+            let pool = Mempool::builder().frames(1024).hugepages(Hugepages::Off).build().unwrap();
+            let config = Config { busy_poll, ..Config::default() };
+            let mut port = af_xdp::open_with("ve0", &config, pool).unwrap();
+            let (mut queue, mut cache, mut burst) =
+                (port.queue(0).unwrap(), pool.cache().unwrap(), Burst::new());
+            assert_eq!((queue.rx_burst(&mut cache, &mut burst), queue.is_gone()), (0, false));
+            netns.ip(&["link", "del", "ve0"]);
+            assert_eq!((queue.rx_burst(&mut cache, &mut burst), queue.is_gone()), (0, tells));
+            queue.close(&mut cache);
+            drop(cache);
+            assert_eq!(pool.audit().unwrap().home, 1024);
+        });
+    }
 }
