@@ -54,6 +54,10 @@ impl VlanTag {
     }
 }
 
+/// Bytes of the two Ethernet addresses (IEEE 802.3), and of the tag behind them (IEEE 802.1Q).
+const MACS_BYTES: usize = 12;
+const VLAN_TAG_BYTES: usize = 4;
+
 /// Bits of `present`.
 const HAS_TIMESTAMP: u32 = 1;
 const HAS_HASH: u32 = 2;
@@ -85,6 +89,25 @@ impl Frame {
             hash: (present & HAS_HASH != 0).then(|| RxHash { value: word(8), kind: word(12) }),
             vlan: (present & HAS_VLAN != 0).then(|| VlanTag { protocol: half(16), tag: half(18) }),
         })
+    }
+
+    /// Puts the VLAN tag that the device took out of this packet, and told of ([`RxMetadata::vlan`]), back behind the two
+    /// Ethernet addresses, with the protocol and the priority that it had. The packet is longer by 4 bytes then, and its
+    /// metadata is gone. Where no tag is told, nothing changes.
+    ///
+    /// Returns whether the packet has all its tags now. If not, it is too short for one (12 bytes), and is as it was.
+    #[inline]
+    #[must_use]
+    pub fn restore_vlan_tag(&mut self) -> bool {
+        let Some(told) = self.rx_metadata().and_then(|metadata| metadata.vlan) else { return true };
+        // There is room in front: what was told lies there.
+        if self.len() < MACS_BYTES || self.prepend(VLAN_TAG_BYTES).is_none() {
+            return false;
+        }
+        self.copy_within(VLAN_TAG_BYTES..VLAN_TAG_BYTES + MACS_BYTES, 0);
+        let [protocol, tag] = [told.protocol, told.tag].map(u16::to_be_bytes);
+        self[MACS_BYTES..][..VLAN_TAG_BYTES].copy_from_slice([protocol, tag].as_flattened());
+        true
     }
 
     /// Asks the device to put the Internet checksum (RFC 1071) of the bytes from `start` to the end of the packet
@@ -235,6 +258,46 @@ mod tests {
             frame.find_rx_metadata(42);
             assert_eq!(frame.rx_metadata(), Some(RxMetadata::default()));
         });
+    }
+
+    /// With its priority and its protocol, in whatever length of packet has room for one, and once.
+    #[test]
+    fn a_tag_that_was_told_is_put_back_behind_the_addresses() {
+        for (protocol, tag, len) in [(0x8100_u16, 0x2064_u16, 100), (0x88a8, 0xffff, 60), (0x8100, 0, 12)] {
+            with_frame(|frame| {
+                frame.trim_back(100 - len);
+                frame.iter_mut().zip(0..).for_each(|(byte, number)| *byte = number);
+                write_rx(frame, HAS_HASH | HAS_VLAN, 42);
+                let bytes = frame.front_mut::<METADATA_BYTES>().unwrap();
+                bytes[16..18].copy_from_slice(&protocol.to_ne_bytes());
+                bytes[18..20].copy_from_slice(&tag.to_ne_bytes());
+                frame.find_rx_metadata(42);
+                let (before, headroom) = (frame.to_vec(), frame.headroom());
+
+                assert!(frame.restore_vlan_tag());
+                let tagged =
+                    [&before[..12], &protocol.to_be_bytes(), &tag.to_be_bytes(), &before[12..]].concat();
+                assert_eq!((frame.to_vec(), frame.headroom()), (tagged.clone(), headroom - 4));
+                assert_eq!(frame.rx_metadata(), None);
+                assert!(frame.restore_vlan_tag() && frame.to_vec() == tagged, "it was told once");
+            });
+        }
+    }
+
+    #[test]
+    fn a_packet_without_a_told_tag_or_too_short_for_one_stays_as_it_is() {
+        for (present, len, is_whole) in [(HAS_TIMESTAMP | HAS_HASH, 100, true), (HAS_VLAN, 11, false)] {
+            with_frame(|frame| {
+                frame.trim_back(100 - len);
+                assert!(frame.restore_vlan_tag(), "no metadata at all");
+                write_rx(frame, present, 42);
+                frame.find_rx_metadata(42);
+                let (before, told) = (frame.to_vec(), frame.rx_metadata());
+                assert_eq!(frame.restore_vlan_tag(), is_whole);
+                assert_eq!((frame.to_vec(), frame.rx_metadata()), (before, told));
+                assert!(told.is_some());
+            });
+        }
     }
 
     #[test]

@@ -11,10 +11,7 @@
 use sheafio_mempool::Frame;
 use smoltcp::wire::{EthernetAddress, IPV4_HEADER_LEN, IPV6_HEADER_LEN, Ipv4Packet, Ipv6Packet};
 
-use crate::{
-    Count, Headers,
-    headers::{Network, VLAN_TAG_BYTES},
-};
+use crate::{Count, Headers, headers::Network};
 
 /// `ETH_P_ARP` and `ETH_P_IPV6` (linux/if_ether.h), as they stand in a frame.
 pub(super) const ARP: [u8; 2] = 0x0806_u16.to_be_bytes();
@@ -95,15 +92,7 @@ pub(super) fn address(frame: &mut [u8], to: EthernetAddress, from: EthernetAddre
 /// Puts a VLAN tag that the device took out of the packet back into it, behind the Ethernet addresses.
 #[inline]
 pub(super) fn restore_tag(frame: &mut Frame) -> Result<(), Count> {
-    let Some(tag) = frame.rx_metadata().and_then(|metadata| metadata.vlan) else { return Ok(()) };
-    if frame.len() < 12 {
-        return Err(Count::Truncated);
-    }
-    frame.prepend(VLAN_TAG_BYTES).ok_or(Count::NoRoomInFrame)?;
-    frame.copy_within(VLAN_TAG_BYTES..VLAN_TAG_BYTES + 12, 0);
-    frame[12..14].copy_from_slice(&tag.protocol.to_be_bytes());
-    frame[14..16].copy_from_slice(&tag.tag.to_be_bytes());
-    Ok(())
+    if frame.restore_vlan_tag() { Ok(()) } else { Err(Count::Truncated) }
 }
 
 /// Makes the frame `len_bytes` long; what is new is undefined.
