@@ -19,6 +19,10 @@ pub struct Port {
     pub mtu: Option<u32>,
     /// The NUMA node of its device, where there is one.
     pub numa_node: Option<u32>,
+    /// Whether received packets may come with a VLAN tag beside them, instead of in them
+    /// ([`RxMetadata::vlan`](sheafio_mempool::RxMetadata::vlan)): whoever sends them on puts it back
+    /// ([`Frame::restore_vlan_tag`](sheafio_mempool::Frame::restore_vlan_tag)).
+    pub tells_tags: bool,
     /// What the user should know about how it was opened, a line each.
     pub warnings: Vec<String>,
     /// Its queues.

@@ -56,6 +56,7 @@ impl Ports {
             mac: soft_mac(1, number),
             mtu: None,
             numa_node: None,
+            tells_tags: false,
             warnings: vec![],
             queues,
             control: Box::new(NoControl),

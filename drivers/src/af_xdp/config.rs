@@ -89,8 +89,9 @@ pub struct Config {
     /// Whether received packets come with what the device knew of them, as far as kernel and driver tell
     /// ([`Frame::rx_metadata`](sheafio_mempool::Frame::rx_metadata), Linux 6.3), and requests go to the kernel with
     /// packets that are sent (Linux 6.8), so that a zero-copy device with that offload computes checksums. Costs a few ns a
-    /// packet. Without it nobody tells a VLAN tag that the
-    /// device has taken out of the packet, as it does unless told otherwise (`ethtool -K DEVICE rxvlan off`).
+    /// packet. A VLAN tag that the device has taken out of the packet, as most NICs do unless told otherwise
+    /// (`ethtool -K DEVICE rxvlan off`), is told so only in native mode, by some drivers, from Linux 6.8 on
+    /// ([`AfXdpPort::tells_tags`](super::AfXdpPort::tells_tags)); a warning says so where it is lost.
     pub metadata: bool,
     /// Busy polling: the lcore's system calls run the driver, for up to so many packets each, 1 to 64 (more than the
     /// driver's own weight is refused by most), and interrupts stay off meanwhile. `None`: interrupts.

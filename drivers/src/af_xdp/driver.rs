@@ -22,9 +22,6 @@ const ETH_SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`, in words of 4 bytes.
 pub(super) const STRING_WORDS: usize = 8;
 
-/// The device takes VLAN tags out of packets, and tells of them beside (`NETIF_F_HW_VLAN_CTAG_RX`).
-const TAKES_TAGS: &str = "rx-vlan-hw-parse";
-
 /// Offloads that glue packets together before XDP could see them; drivers refuse native XDP while they are on.
 const AGAINST_XDP: [&str; 2] = ["rx-lro", "rx-gro-hw"];
 
@@ -150,13 +147,8 @@ fn hardware_rings(interface: &str) -> Option<HardwareRings> {
     (rx > 0 && tx > 0).then_some(HardwareRings { rx, rx_max, tx, tx_max })
 }
 
-/// Whether packets come without the VLAN tags that they had.
-pub(in crate::af_xdp) fn takes_tags(interface: &str) -> bool {
-    features_that_are_on(interface).iter().any(|on| on == TAKES_TAGS)
-}
-
 /// The device's features that are active, by name.
-fn features_that_are_on(interface: &str) -> Vec<String> {
+pub(super) fn features_that_are_on(interface: &str) -> Vec<String> {
     let look = || {
         // struct ethtool_sset_info: command, reserved, a mask of sets in 8 bytes, the count of the one asked.
         let mut count = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];

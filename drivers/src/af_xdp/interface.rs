@@ -215,7 +215,7 @@ pub(super) fn index_of(name: &str) -> Option<u32> {
 }
 
 /// The current name of an interface; `None` when there is none of that index.
-fn name_of(index: u32) -> Option<String> {
+pub(super) fn name_of(index: u32) -> Option<String> {
     let mut buffer = [0; libc::IF_NAMESIZE];
     // SAFETY: the buffer has the size that the call asks for.
     let found = unsafe { libc::if_indextoname(index, buffer.as_mut_ptr()) };

@@ -5,8 +5,9 @@
 //! taken off before a socket is closed.
 //!
 //! What lies where: `config` says what can be asked, `open` makes a port of it: `interface` looks the device up,
-//! `netdev` asks what its driver can do, `program` loads and attaches, `other` tells what else is attached, `steer` says which packets are ours, `verdict`
-//! what became of them, `socket` makes and binds, `sys` holds the system calls, `sysfs` finds a device's folder. `kernel` wakes and kicks, `life` looks
+//! `netdev` asks what its driver can do, `tags` what keeps VLAN tags out of packets, `program` loads and attaches, `other`
+//! tells what else is attached, `steer` says which packets are ours, `verdict` what became of them, `socket` makes and
+//! binds, `sys` holds the system calls, `sysfs` finds a device's folder. `kernel` wakes and kicks, `life` looks
 //! for what becomes of the device, `device` and `losses` for what it counts, `rings` and `queue` are the data path.
 //! `rights` tells which capabilities are missing, and gives them up. When a step fails, `process`, `driver` and
 //! `owner` look for the cause, and `cause` has the words.
@@ -39,6 +40,7 @@ mod socket;
 mod steer;
 mod sys;
 mod sysfs;
+mod tags;
 mod umem;
 mod verdict;
 
@@ -73,6 +75,7 @@ pub struct AfXdpPort {
     interface: Interface,
     mode: Mode,
     zero_copy: bool,
+    tells_tags: bool,
     warnings: Vec<String>,
     queues: Vec<Option<AfXdpQueue>>,
     /// The numbers of these queues.
@@ -125,6 +128,13 @@ impl AfXdpPort {
         self.zero_copy
     }
 
+    /// Whether the XDP program asks the device for the VLAN tags that it takes out of packets, so that frames come with
+    /// them ([`RxMetadata::vlan`](sheafio_mempool::RxMetadata::vlan)): with `metadata`, in native mode, where kernel and
+    /// driver tell them (`xdp-rx-metadata-features` of the netdev family, linux/netdev.h, Linux 6.8).
+    pub fn tells_tags(&self) -> bool {
+        self.tells_tags
+    }
+
     /// What the user should know about how the port was opened, a line each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -169,6 +179,7 @@ impl AfXdpPort {
             mac: self.interface.mac,
             mtu: Some(self.interface.mtu),
             numa_node: self.interface.folder().ok().and_then(|folder| folder.numa_node()),
+            tells_tags: self.tells_tags,
             warnings: self.warnings,
             queues: self
                 .queues

@@ -35,6 +35,8 @@ const NETDEV_A_DEV_XSK_FEATURES: u16 = 6;
 const NETDEV_XDP_ACT_BASIC: u64 = 1;
 const NETDEV_XDP_ACT_XSK_ZEROCOPY: u64 = 8;
 const NETDEV_XSK_FLAGS_TX_CHECKSUM: u64 = 2;
+/// `NETDEV_XDP_RX_METADATA_VLAN_TAG` (Linux 6.8).
+pub(super) const RX_METADATA_VLAN_TAG: u64 = 4;
 
 /// The names of `enum netdev_xdp_rx_metadata` and `enum netdev_xsk_flags`, bit by bit.
 const RX_METADATA: [&str; 3] = ["timestamp", "hash", "VLAN tag"];
@@ -99,6 +101,11 @@ impl Netdev {
     /// The same, as bits of `enum netdev_xdp_rx_metadata`: 1 timestamp, 2 hash, 4 VLAN tag.
     pub(super) fn rx_metadata_bits(&self) -> Option<u64> {
         self.rx_metadata
+    }
+
+    /// Whether VLAN tags are among that.
+    pub(super) fn tells_tags(&self) -> bool {
+        self.rx_metadata.is_some_and(|bits| bits & RX_METADATA_VLAN_TAG != 0)
     }
 
     /// What the driver does for packets that are sent without copies, in words; `None`: not told.
@@ -166,7 +173,7 @@ fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// The number in an attribute, of up to 8 bytes.
-fn find(attributes: &[u8], asked: u16) -> Option<u64> {
+pub(super) fn find(attributes: &[u8], asked: u16) -> Option<u64> {
     let mut rest = attributes;
     loop {
         let header = word_at(rest, 0)?;
@@ -206,15 +213,17 @@ mod tests {
         assert!(netdev.has_native() && netdev.has_zero_copy() && netdev.offloads_checksums());
         assert_eq!(netdev.zero_copy_frames(), 8);
         assert_eq!(netdev.rx_metadata(), Some(vec!["timestamp", "VLAN tag"]));
+        assert!(netdev.tells_tags());
         assert_eq!(netdev.tx_offloads(), Some(vec!["timestamp", "checksum"]));
 
         let netdev = Netdev::read(&answer(1, Some([0, 1])));
         assert!(netdev.has_native() && !netdev.has_zero_copy() && !netdev.offloads_checksums());
         assert_eq!((netdev.rx_metadata(), netdev.rx_metadata_bits()), (Some(vec![]), Some(0)));
+        assert!(!netdev.tells_tags());
 
         let old = Netdev::read(&answer(9, None));
         assert!(old.has_zero_copy() && !old.offloads_checksums());
-        assert_eq!((old.rx_metadata(), old.tx_offloads()), (None, None));
+        assert_eq!((old.rx_metadata(), old.tx_offloads(), old.tells_tags()), (None, None, false));
         assert_eq!(Netdev::read(&[]).zero_copy_frames(), 1);
     }
 

@@ -14,7 +14,7 @@ use sheafio_mempool::{Mempool, PoolCache, PoolError};
 pub(super) use self::warnings::not_opened;
 use self::{
     bind::Bound,
-    warnings::{warnings_of, without_metadata, without_proof},
+    warnings::{tags_lost, warnings_of, without_metadata, without_proof},
 };
 use super::{
     AfXdpPort, AfXdpQueue, Config, Mode,
@@ -100,14 +100,15 @@ pub(crate) fn open_at_once(
         }
         Err(error) => return Err(error),
     };
-    let Serving { queues, sockets, attachment, zero_copy, device, steer } = serving;
+    let Serving { queues, sockets, attachment, zero_copy, tells_tags, device, steer } = serving;
     let queues = queues.into_iter().map(Some).collect();
     let frame_bytes = pool.geometry().data_bytes();
     let queue_set = config.queues.clone();
     let life = Life::new(&interface, queue_set, frame_bytes, sockets, attachment, device, steer.clone())?;
     let numbers = config.queues.clone();
     let returning = carrier.and_then(|carrier| carrier.has_gone(&interface));
-    Ok((AfXdpPort { interface, mode, zero_copy, warnings, queues, numbers, life, steer }, returning))
+    let port = AfXdpPort { interface, mode, zero_copy, tells_tags, warnings, queues, numbers, life, steer };
+    Ok((port, returning))
 }
 
 /// Queues that get packets.
@@ -116,6 +117,7 @@ struct Serving {
     sockets: Vec<Counted>,
     attachment: Weak<Attachment>,
     zero_copy: bool,
+    tells_tags: bool,
     device: Option<Arc<Device>>,
     steer: Steer,
 }
@@ -151,8 +153,12 @@ fn serve(
     if config.metadata {
         warnings.extend(without_metadata(interface, mode, &program, tx_metadata));
     }
+    let tells_tags = program.asks_for_tags();
+    if !tells_tags {
+        warnings.extend(tags_lost(interface, config, mode));
+    }
     let (attachment, steer) = (Arc::downgrade(&attachment), program.steer().clone());
-    Ok(Serving { queues, sockets, attachment, zero_copy, device, steer })
+    Ok(Serving { queues, sockets, attachment, zero_copy, tells_tags, device, steer })
 }
 
 /// Loads the program that can do most of what is asked for, with its rules.

@@ -21,6 +21,7 @@ use super::{
     cause::{self, AttachAsk},
     driver::Driver,
     interface::Interface,
+    netdev::RX_METADATA_VLAN_TAG,
     other::{Other, above},
     process::Process,
     rights,
@@ -63,10 +64,11 @@ pub(super) struct Asks(u64);
 impl Asks {
     const ALL: u64 = 7;
 
-    /// What is worth asking for: what the driver says that it tells, and everything where the kernel does not say
-    /// (before Linux 6.7). `None`: nothing.
+    /// What is worth asking for: what the driver says that it tells; where the kernel does not say (before Linux 6.7),
+    /// everything but VLAN tags, which nobody tells there (before 6.8). `None`: nothing.
     pub(super) fn worth(told: Option<u64>) -> Option<Self> {
-        Some(told.unwrap_or(Self::ALL) & Self::ALL).filter(|bits| *bits != 0).map(Self)
+        let bits = told.unwrap_or(Self::ALL & !RX_METADATA_VLAN_TAG) & Self::ALL;
+        Some(bits).filter(|bits| *bits != 0).map(Self)
     }
 }
 
@@ -194,6 +196,11 @@ impl Program {
     /// The key behind the metadata of each packet; `None` if the program writes none.
     pub(super) fn metadata_key(&self) -> Option<u64> {
         self.variant.asks().map(|_| self.key)
+    }
+
+    /// Whether it asks the device for the VLAN tags that it takes out of packets.
+    pub(super) fn asks_for_tags(&self) -> bool {
+        self.variant.asks().is_some_and(|asks| asks.0 & RX_METADATA_VLAN_TAG != 0)
     }
 
     /// Why the variant that was asked for was not loaded, if it was not.
@@ -379,9 +386,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_asked_for_what_its_driver_tells_or_for_all_where_that_is_not_told() {
+    fn a_device_is_asked_for_what_its_driver_tells_or_may_tell_where_that_is_not_known() {
         assert_eq!(Asks::worth(Some(5)), Some(Asks(5)));
-        assert_eq!(Asks::worth(None), Some(Asks(7)));
+        assert_eq!(Asks::worth(Some(7)), Some(Asks(7)));
+        assert_eq!(Asks::worth(None), Some(Asks(3)));
         // What later kernels have besides is nothing to this program.
         assert_eq!((Asks::worth(Some(0)), Asks::worth(Some(8))), (None, None));
     }

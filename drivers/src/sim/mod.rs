@@ -176,6 +176,7 @@ impl SimPort {
             mac: soft_mac(3, number),
             mtu: None,
             numa_node: None,
+            tells_tags: false,
             warnings: vec![],
             queues: self
                 .queues

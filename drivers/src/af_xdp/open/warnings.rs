@@ -6,12 +6,12 @@
 use std::io;
 
 use crate::af_xdp::{
-    Config, Frags, Mode, QueueSet, Steering, cause,
-    driver::takes_tags,
+    Config, Frags, Mode, Netdev, QueueSet, Steering, cause,
     interface::{Interface, LINK_HEADER_BYTES},
     process::{Process, memlock_limit_bytes},
     program::Program,
     sys::page_bytes,
+    tags::TagsBeside,
 };
 
 /// What is to be known of an interface before its queues are opened.
@@ -42,13 +42,6 @@ pub(super) fn warnings_of(interface: &Interface, config: &Config) -> Vec<String>
         warnings.push(format!(
             "{name}: it has {present} TX queue(s): what is sent on queues from {present} on stays where it is (tx_full). \
              To send there too: ethtool -L {name} combined {wanted} (veth: tx {wanted})"
-        ));
-    }
-    // A veth has no packets but those of its peer's kernel, which seldom have tags, and its own setting changes nothing.
-    if !config.metadata && interface.driver != "veth" && takes_tags(name) {
-        warnings.push(format!(
-            "{name}: the device takes VLAN tags out of packets, and nobody looks for them: tagged packets pass for \
-             untagged ones. Leave tags where they are: ethtool -K {name} rxvlan off; or have them told: metadata=yes"
         ));
     }
     warnings.extend(not_opened(name, interface.rx_queues, queues).map(|text| format!("{name}: {text}")));
@@ -105,6 +98,31 @@ pub(super) fn copied_for_frags(interface: &Interface, has_frags: bool, data_byte
     format!(
         "{name}: its driver could do without copies, and the kernel copies all the same, which is slower: {why}"
     )
+}
+
+/// What becomes of VLAN tags, as the device is now, where the XDP program does not ask for them.
+pub(super) fn tags_lost(interface: &Interface, config: &Config, mode: Mode) -> Option<String> {
+    let beside = TagsBeside::of(interface)?;
+    let could_tell = || {
+        mode == Mode::Native && Netdev::of_index(interface.index).is_some_and(|netdev| netdev.tells_tags())
+    };
+    let (why, or) = if config.metadata {
+        ("metadata=yes tells none of them here", "")
+    } else if could_tell() {
+        ("nobody looks for them", "; or have them told: metadata=yes")
+    } else {
+        ("nobody looks for them", "")
+    };
+    let (name, who) = (&interface.name, &beside.device);
+    let what = if who == name {
+        "the device takes VLAN tags out of packets".to_owned()
+    } else {
+        format!("its peer {who} leaves VLAN tags beside packets instead of in them")
+    };
+    Some(format!(
+        "{name}: {what}, and {why}: tagged packets pass for untagged ones. Leave tags where they are: {}{or}",
+        beside.remedy()
+    ))
 }
 
 /// What of metadata was asked for and can't be had.
