@@ -105,7 +105,8 @@ Keys of a PORT, with their defaults:
                       ring=2048 (slots of each ring, a power of two, 64 to 32768; fewer if the pool is small),
                       fill=N (frames kept ready for reception; as many as ring), force=no|yes,
                       busy_poll=no|PACKETS (the lcore's system calls run the driver, for up to 64 packets each),
-                      metadata=no|yes (what the device knows of a packet comes with it),
+                      metadata=no|yes (what the device knows of a packet comes with it, as far as its driver tells; a VLAN
+                      tag that it took out of the packet is put back before the packet is sent),
                       promisc=auto|yes|no (take packets to others' addresses from the NIC too; auto: in modes io, mac,
                       macswap and rxonly),
                       steer=all|none|RULE+RULE (what is taken; all else goes on to the kernel): a RULE is one of
@@ -134,7 +135,8 @@ With --json, one object a second and a last one with \"final\": true:
                                                        device was not ready, refused (frames)
                       rx_no_frame, rx_ring_full, rx_too_large   lost by the kernel before they were received
                       rx_invalid, rx_unread            descriptor not in one frame, or twice; in the RX ring at close
-                      not_for_us, malformed            icmpecho: no request, or damaged
+                      not_for_us, malformed            icmpecho: no request, or damaged; malformed: too short for the
+                                                       VLAN tag that is put back (metadata=yes)
   lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_packet: busy
                     cycles of the time-stamp counter a packet; both in this second (final: whole run)
   ports[]           besides: by_queue: rx_packets, tx_packets and dropped (for any reason) of each queue;

@@ -9,7 +9,7 @@
 //! Ported by meaning from the list of the kernel's tools/testing/selftests/bpf: `traffic` has send and receive, single
 //! packets, both directions, packets of several frames, headroom, poll(2), rings of all sizes, budgeted sends, `refused`
 //! invalid packets and too many frames, `losses` the exact counts, `life` programs that come and go, teardown,
-//! packets that the program passes, shared packet memory. Metadata is in `tests/metadata.rs`.
+//! packets that the program passes, shared packet memory. Metadata is in `tests/metadata/`.
 //!
 //! Not ported, for there is nothing to port them to: adjusting a packet's tail (our program changes no packet),
 //! unaligned frames (ours have a power of two of bytes, at multiples of it), and the exact count of descriptors that

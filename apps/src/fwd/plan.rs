@@ -22,6 +22,8 @@ pub(crate) struct End {
     /// Number of the port, in the order of the command line.
     pub(crate) port: u8,
     pub(crate) mac: [u8; 6],
+    /// Whether its packets may come with VLAN tags beside them.
+    pub(crate) tells_tags: bool,
 }
 
 /// The work of each lcore.
@@ -41,8 +43,8 @@ impl Plan {
             links[number].push(link);
         };
         let ends = |port: &mut Port, number: usize| {
-            let mac = port.mac;
-            let end = move |queue| End { queue, port: number as u8, mac };
+            let (mac, tells_tags) = (port.mac, port.tells_tags);
+            let end = move |queue| End { queue, port: number as u8, mac, tells_tags };
             std::mem::take(&mut port.queues).into_iter().map(end).collect::<Vec<_>>()
         };
         let group = if goes_back(mode) { 1 } else { 2 };

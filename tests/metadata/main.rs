@@ -1,5 +1,7 @@
 //! What is asked for with packets that are sent, and what comes with packets that are received, on a real veth.
 
+mod tags;
+
 use std::{
     net::UdpSocket,
     path::Path,
@@ -186,27 +188,6 @@ fn times_of_sending_are_told_with_their_tokens() {
     });
 }
 
-/// An egress program for the peer's end that moves each packet into a VLAN, with the tag beside the packet, as the
-/// kernel's VLAN devices do; compiled and attached.
-fn push_tags(veth: &Veth) {
-    let folder = std::env::temp_dir();
-    let source = folder.join(format!("sheafio-{}-vlan.c", std::process::id()));
-    let object = source.with_extension("o");
-    let text = "static long (*vlan_push)(void *, unsigned short, unsigned short) = (void *)18;\n\
-                __attribute__((section(\"tcx/egress\"), used)) int push(void *skb)\n\
-                { vlan_push(skb, 0x0081, 0x2064); return 0; }\n\
-                char push_license[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
-    std::fs::write(&source, text).unwrap();
-    let paths = [source.to_str().unwrap(), object.to_str().unwrap()];
-    sheafio_tests::run("clang", &["-O2", "-g", "-target", "bpf", "-c", paths[0], "-o", paths[1]]);
-    veth.peer.run("tc", &["qdisc", "add", "dev", "ve1", "clsact"]);
-    veth.peer.run(
-        "tc",
-        &["filter", "add", "dev", "ve1", "egress", "bpf", "da", "obj", paths[1], "sec", "tcx/egress"],
-    );
-    let _ = (std::fs::remove_file(&source), std::fs::remove_file(&object));
-}
-
 /// Receives the UDP packets to one port, each with its metadata.
 fn receive_udp(
     queue: &mut AfXdpQueue,
@@ -281,7 +262,7 @@ fn received_packets_come_with_what_the_device_knows() {
     );
 
     // p4c-xdp#38: a tag that is not in the packet.
-    push_tags(&veth);
+    tags::push(&veth.peer, &[(0x8100, 0x2064)]);
     let (metadata, _) = run(&asks);
     for metadata in metadata {
         let tag = metadata.and_then(|metadata| metadata.vlan).expect("the tag is told");
