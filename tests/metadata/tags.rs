@@ -215,5 +215,8 @@ fn that_tags_are_lost_is_told_where_it_is_known() {
     assert_eq!(warned(Mode::Native, false).0.len(), 1);
     let other = Netns::new("tags-peer");
     netns.ip(&["link", "set", "ve1", "netns", &other.name]);
+    // One that has the peer's index here is another.
+    let index = netns.run("cat", &["/sys/class/net/ve0/iflink"]);
+    netns.ip(&["link", "add", "vo0", "index", index.trim(), "type", "veth", "peer", "name", "vo1"]);
     assert_eq!(warned(Mode::Native, false).0, [""; 0]);
 }
