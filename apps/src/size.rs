@@ -43,7 +43,7 @@ pub(crate) fn decide(args: &mut SizeArgs, most_slots: u32) -> Result<Size, Error
     let cpus = choose_cpus(args.cores.as_ref(), count, near, &topology)?;
     let mut zoning = topology.zones_for(&cpus.0);
     for spec in &args.ports {
-        let node = spec.interface().and_then(|name| Some((name, interface_numa_node(name)?)));
+        let node = spec.interface().and_then(|name| Some((name, numa_node_of(name)?)));
         // Queue i is served by the i-th CPU, from the start again.
         let serving = &cpus.0[..cpus.0.len().min(spec.queues() as usize)];
         let warning = node.and_then(|(name, node)| topology.crossing(name, node, serving));

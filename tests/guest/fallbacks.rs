@@ -22,11 +22,11 @@ fn why_packets_are_copied_is_told_where_the_driver_claims_to_do_without() {
     if !in_guest("why_packets_are_copied_is_told_where_the_driver_claims_to_do_without") {
         return;
     }
-    // bind(2) of an AF_XDP socket: the bytes of a struct sockaddr_xdp.
+    // bind(2) of an AF_XDP socket: the bytes of a struct sockaddr_xdp. The first one asks what the kernel knows.
     let refusal = Refusal { call: libc::SYS_bind, arguments: &[(2, 16)], error: libc::EINVAL };
     for driver in zero_copy_drivers() {
         let nics = Nics::new(driver);
-        let told = warnings(&nics, &refusal, 0, "");
+        let told = warnings(&nics, &refusal, 1, "");
         let line = told.lines().find(|line| line.contains("can't bind with copy=zerocopy"));
         let line = line.unwrap_or_else(|| panic!("{driver}: {told}"));
         for part in ["refuses zero-copy for this queue as it is set up now (MTU 1500", "goes on in copy mode"]
@@ -44,12 +44,12 @@ fn frames_that_will_be_retired_are_told_at_the_start() {
     if !in_guest("frames_that_will_be_retired_are_told_at_the_start") {
         return;
     }
-    // The first one is the queue's.
+    // The first one asks what the kernel knows, the second one is the queue's.
     let refusal =
         Refusal { call: libc::SYS_socket, arguments: &[(0, libc::AF_XDP as u32)], error: libc::EMFILE };
     for driver in zero_copy_drivers() {
         let nics = Nics::new(driver);
-        let told = warnings(&nics, &refusal, 1, ",copy=zerocopy");
+        let told = warnings(&nics, &refusal, 2, ",copy=zerocopy");
         for part in
             ["queues 0: frames that the driver has when they are closed will be retired", "RLIMIT_NOFILE"]
         {

@@ -23,6 +23,9 @@ use crate::{
     },
 };
 
+/// Bytes of a VLAN tag beside the one that [`LINK_HEADER_BYTES`] has.
+const TAG_BYTES: u32 = 4;
+
 /// Sockets that are bound, in the order of the queues.
 pub(super) struct Bound {
     pub(super) sockets: Vec<(Arc<Socket>, Rings)>,
@@ -66,8 +69,9 @@ impl Bound {
         let claims = ask.copy == CopyMode::Auto && has_zero_copy(interface) == Some(true);
         let direct = if claims { without_copies(ask) } else { None };
         let bound = match Self::as_asked(interface, queues, pool, direct.unwrap_or(ask)) {
-            // In its own choice the kernel would go on like this whatever the driver said, and not tell what.
-            Err(error @ DriverError::Bind { .. }) if direct.is_some() => {
+            // In its own choice the kernel would go on like this whatever the driver said, and not tell what. A queue that
+            // is busy is another socket's, or the driver is: then it can be had with copies.
+            Err(error @ (DriverError::Bind { .. } | DriverError::Busy { .. })) if direct.is_some() => {
                 let bound = Self::as_asked(interface, queues, pool, copied)?;
                 warnings.push(format!("{error}; goes on in copy mode, which is slower"));
                 bound
@@ -153,7 +157,7 @@ fn ask(interface: &Interface, config: &Config, pool: &'static Mempool, mode: Mod
         (_, copy) => copy,
     };
     let frags = match config.frags {
-        Frags::Auto if interface.mtu + LINK_HEADER_BYTES <= pool.geometry().data_bytes() => Frags::No,
+        Frags::Auto if fits_one_frame(interface.mtu, pool.geometry().data_bytes()) => Frags::No,
         frags => frags,
     };
     Ask {
@@ -165,6 +169,11 @@ fn ask(interface: &Interface, config: &Config, pool: &'static Mempool, mode: Mod
         driver_frames: zero_copy_frames(interface),
         falls_back: false,
     }
+}
+
+/// Whether every packet of an MTU fits into one frame, with two VLAN tags too (802.1ad).
+fn fits_one_frame(mtu: u32, data_bytes: u32) -> bool {
+    mtu + LINK_HEADER_BYTES + TAG_BYTES <= data_bytes
 }
 
 /// The same without copies, and nothing else: where that is refused, the kernel says why. `None`: packets may need several
@@ -188,6 +197,12 @@ fn is_of_mode(error: &DriverError) -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_packet_with_two_tags_is_one_of_its_mtu() {
+        assert!(fits_one_frame(1500, 1792) && fits_one_frame(1770, 1792));
+        assert!(!fits_one_frame(1771, 1792) && !fits_one_frame(1774, 1792) && !fits_one_frame(9000, 3840));
+    }
 
     #[test]
     fn what_is_tried_without_copies_loses_no_large_packet() {
