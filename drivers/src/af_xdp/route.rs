@@ -11,7 +11,7 @@ use std::{
     io::{self, Read, Write},
 };
 
-use super::sys;
+use super::{netdev::find, sys};
 
 /// `struct nlmsghdr` (linux/netlink.h) and `struct ifinfomsg` (linux/rtnetlink.h), which follows it, in bytes.
 const HEADER_BYTES: usize = 16;
@@ -20,6 +20,9 @@ const LINK_BYTES: usize = 16;
 const TYPE_AT: usize = 4;
 const INDEX_AT: usize = HEADER_BYTES + 4;
 const FLAGS_AT: usize = HEADER_BYTES + 8;
+
+/// More than the attributes of a veth take; an answer that is cut counts as none.
+const ANSWER_BYTES: usize = 16_384;
 
 /// By what a link is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +56,14 @@ impl Route {
         let mut answer = [0; HEADER_BYTES + LINK_BYTES];
         let len = self.0.read(&mut answer)?;
         link_in(&answer[..len]).ok_or_else(|| io::Error::other("rtnetlink knows no such link"))
+    }
+
+    /// The index of a veth's other end; `None` if that lies in another network namespace, or nothing is told.
+    pub(super) fn peer(&mut self, index: u32) -> Option<u32> {
+        self.0.write_all(&question(By::Index(index))).ok()?;
+        let mut answer = vec![0; ANSWER_BYTES];
+        let len = self.0.read(&mut answer).ok()?;
+        peer_in(&answer[..len])
     }
 }
 
@@ -95,6 +106,18 @@ fn link_in(answer: &[u8]) -> Option<Link> {
     (kind == libc::RTM_NEWLINK).then_some(link)
 }
 
+/// The index of the device at the other end (`IFLA_LINK`, linux/if_link.h), in a whole answer, if it is in the same
+/// network namespace.
+fn peer_in(answer: &[u8]) -> Option<u32> {
+    link_in(answer)?;
+    let len = u32::from_ne_bytes(*answer.first_chunk()?) as usize;
+    let attributes = answer.get(HEADER_BYTES + LINK_BYTES..len)?;
+    // The kernel names the namespace only if it is another one (`rtnl_fill_link_netnsid` in net/core/rtnetlink.c).
+    let is_elsewhere = find(attributes, libc::IFLA_LINK_NETNSID).is_some();
+    let peer = find(attributes, libc::IFLA_LINK)? as u32;
+    (!is_elsewhere).then_some(peer)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +147,35 @@ mod tests {
         assert_eq!(link_in(&[]), None);
         answer[4..6].copy_from_slice(&2_u16.to_ne_bytes()); // NLMSG_ERROR.
         assert_eq!(link_in(&answer), None);
+    }
+
+    /// An answer of rtnetlink with these attributes.
+    fn answer(attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut message = vec![0; HEADER_BYTES + LINK_BYTES];
+        message[4..6].copy_from_slice(&libc::RTM_NEWLINK.to_ne_bytes());
+        for (kind, value) in attributes {
+            message.extend((4 + value.len() as u16).to_ne_bytes());
+            message.extend(kind.to_ne_bytes());
+            message.extend(*value);
+            message.resize(message.len().next_multiple_of(4), 0);
+        }
+        let len = message.len() as u32;
+        message[..4].copy_from_slice(&len.to_ne_bytes());
+        message
+    }
+
+    #[test]
+    fn a_peer_is_known_only_in_the_same_namespace_and_from_a_whole_answer() {
+        let (name, peer) = ((libc::IFLA_IFNAME, &b"ve0\0"[..]), (libc::IFLA_LINK, &7_u32.to_ne_bytes()[..]));
+        let here = answer(&[name, (libc::IFLA_STATS64, &[1; 200]), peer]);
+        assert_eq!(peer_in(&here), Some(7));
+        assert!((0..here.len()).all(|len| peer_in(&here[..len]).is_none()));
+        let elsewhere = answer(&[name, peer, (libc::IFLA_LINK_NETNSID, &0_u32.to_ne_bytes())]);
+        assert_eq!(peer_in(&elsewhere), None);
+        assert_eq!(peer_in(&answer(&[name])), None);
+        let mut error = here;
+        error[4..6].copy_from_slice(&2_u16.to_ne_bytes()); // NLMSG_ERROR.
+        assert_eq!(peer_in(&error), None);
     }
 
     /// Every network namespace has a loopback device, the first one.
