@@ -1,4 +1,5 @@
 //! Steering on real interfaces: what rules take, what the kernel keeps, rules that change under load.
+//! (Above 400 lines: all of it sends the same table of frames.)
 //!
 //! ```text
 //!   peer 10.0.0.1               under test
@@ -19,7 +20,7 @@ use sheafio_drivers::{
     af_xdp::{self, AfXdpQueue, Mode, Steering, Verdict, VerdictCounts},
 };
 use sheafio_mempool::{Burst, Hugepages, Mempool, PoolCache};
-use sheafio_tests::{Fwd, Netns, PacketSocket, Refusal, Veth, can_make_networks};
+use sheafio_tests::{Fwd, Netns, PacketSocket, Veth, can_make_networks};
 
 const PEER: &str = "10.0.0.1";
 /// The longest that anything may take: far above what it takes.
@@ -425,47 +426,3 @@ fn the_default_route_is_warned_of_by_what_the_rules_take() {
         );
     }
 }
-
-/// A change that the kernel refuses, as after capabilities were given up on an old kernel: what is ours stays what it was,
-/// and the next change is made as if there had been none.
-#[test]
-fn rules_that_can_not_be_changed_stay_as_they_were() {
-    if !can_make_networks("rules_that_can_not_be_changed_stay_as_they_were") {
-        return;
-    }
-    let (under_test, _veth) = network();
-    let pool = pool();
-    under_test.enter(|| {
-        let config = af_xdp::Config { steer: steering("udp:7"), ..af_xdp::Config::default() };
-        let mut port = af_xdp::open_with("ve0", &config, pool).unwrap();
-        let mut queue = port.queue(0).unwrap();
-        let handle = port.steer_handle();
-        for (command, asked) in [(BPF_MAP_UPDATE_ELEM, "tcp:80"), (BPF_MAP_DELETE_ELEM, "all")] {
-            let refusal = Refusal { call: libc::SYS_bpf, arguments: &[(0, command)], error: libc::EPERM };
-            let error = refusal.refuse_in(|| handle.set(&steering(asked))).unwrap_err().to_string();
-            for part in [
-                &format!("ve0: the XDP program was asked for '{asked}', but the kernel refused: "),
-                "Operation not permitted",
-                "What it takes is as before; run as root or with CAP_BPF",
-            ] {
-                assert!(error.contains(part), "'{part}' is missing in: {error}");
-            }
-            assert_eq!(handle.steering(), steering("udp:7"));
-        }
-        let refusal =
-            Refusal { call: libc::SYS_bpf, arguments: &[(0, BPF_MAP_LOOKUP_ELEM)], error: libc::EPERM };
-        let error = refusal.refuse_in(|| handle.counts()).unwrap_err().to_string();
-        assert!(error.contains("ve0: the XDP program was asked for 'its counts'"), "{error}");
-        handle.counts().unwrap();
-        handle.set(&steering("tcp:80")).unwrap();
-        assert_eq!(handle.steering(), steering("tcp:80"));
-        let mut cache = pool.cache().unwrap();
-        queue.close(&mut cache);
-    });
-    assert_eq!(pool.audit().unwrap().home, 4096);
-}
-
-// Commands of linux/bpf.h.
-const BPF_MAP_LOOKUP_ELEM: u32 = 1;
-const BPF_MAP_UPDATE_ELEM: u32 = 2;
-const BPF_MAP_DELETE_ELEM: u32 = 3;

@@ -1,5 +1,6 @@
 //! Every system call of set-up, failing as it would on a machine that is not this one.
 
+use sheafio_core::Queue;
 use sheafio_drivers::af_xdp;
 use sheafio_mempool::{Hugepages, Mempool};
 use sheafio_tests::{Fwd, Refusal, can_make_networks};
@@ -284,6 +285,46 @@ fn a_map_that_can_not_be_written_to_is_told_by_what_it_is_for() {
     assert_eq!(pool.audit().unwrap().home, 4096);
 }
 
+/// A change that the kernel refuses, as after capabilities were given up on an old kernel: what is ours stays what it was,
+/// and the next change is made as if there had been none.
+#[test]
+fn rules_that_can_not_be_changed_stay_as_they_were() {
+    if !can_make_networks("rules_that_can_not_be_changed_stay_as_they_were") {
+        return;
+    }
+    let (netns, _veth) = network(1);
+    let pool = Mempool::builder().frames(4096).hugepages(Hugepages::Off).build().unwrap();
+    let steering = |text: &str| text.parse::<af_xdp::Steering>().unwrap();
+    netns.enter(|| {
+        let config = af_xdp::Config { steer: steering("udp:7"), ..af_xdp::Config::default() };
+        let mut port = af_xdp::open_with("ve0", &config, pool).unwrap();
+        let mut queue = port.queue(0).unwrap();
+        let handle = port.steer_handle();
+        for (command, asked) in [(BPF_MAP_UPDATE_ELEM, "tcp:80"), (BPF_MAP_DELETE_ELEM, "all")] {
+            let refusal = Refusal { call: libc::SYS_bpf, arguments: &[(0, command)], error: libc::EPERM };
+            let error = refusal.refuse_in(|| handle.set(&steering(asked))).unwrap_err().to_string();
+            for part in [
+                &format!("ve0: the XDP program was asked for '{asked}', but the kernel refused: "),
+                "Operation not permitted",
+                "What it takes is as before; run as root or with CAP_BPF",
+            ] {
+                assert!(error.contains(part), "'{part}' is missing in: {error}");
+            }
+            assert_eq!(handle.steering(), steering("udp:7"));
+        }
+        let refusal =
+            Refusal { call: libc::SYS_bpf, arguments: &[(0, BPF_MAP_LOOKUP_ELEM)], error: libc::EPERM };
+        let error = refusal.refuse_in(|| handle.counts()).unwrap_err().to_string();
+        assert!(error.contains("ve0: the XDP program was asked for 'its counts'"), "{error}");
+        handle.counts().unwrap();
+        handle.set(&steering("tcp:80")).unwrap();
+        assert_eq!(handle.steering(), steering("tcp:80"));
+        let mut cache = pool.cache().unwrap();
+        queue.close(&mut cache);
+    });
+    assert_eq!(pool.audit().unwrap().home, 4096);
+}
+
 // asm-generic/socket.h; XDP_PGOFF_TX_RING of linux/if_xdp.h.
 const SO_PREFER_BUSY_POLL: u32 = 69;
 const SO_BUSY_POLL: u32 = 46;
@@ -293,7 +334,9 @@ const TX_RING_OFFSET: u32 = 0x8000_0000;
 const ROOM_BYTES: u32 = 256;
 // Commands of linux/bpf.h; the bytes of a struct sockaddr_xdp (linux/if_xdp.h); SIOCGIFMTU of linux/sockios.h.
 const BPF_MAP_CREATE: u32 = 0;
+const BPF_MAP_LOOKUP_ELEM: u32 = 1;
 const BPF_MAP_UPDATE_ELEM: u32 = 2;
+const BPF_MAP_DELETE_ELEM: u32 = 3;
 const BPF_LINK_CREATE: u32 = 28;
 const ADDRESS_BYTES: u32 = 16;
 const SIOCGIFMTU: u32 = 0x8921;
