@@ -194,8 +194,7 @@ pub enum DriverError {
     /// In zero-copy mode the driver would give large packets out in pieces.
     #[error(
         "{interface}: without copies its driver {driver} receives {possible} bytes into a frame of {frame} and splits \
-         larger packets; at MTU {mtu} they have up to {largest}. Use frames of 4096 bytes (--frame-size 4096), \
-         copy=copy, or: ip link set dev {interface} mtu {mtu_possible}"
+         larger packets; at MTU {mtu} they have up to {largest}. Use {larger}copy=copy, or: ip link set dev {interface} mtu {mtu_possible}"
     )]
     SplitPackets {
         /// The interface.
@@ -210,6 +209,8 @@ pub enum DriverError {
         mtu: u32,
         /// The largest packet at this MTU, in bytes, with a VLAN tag.
         largest: u32,
+        /// Larger frames, if they are large enough.
+        larger: &'static str,
         /// The MTU at which none is split.
         mtu_possible: u32,
     },

@@ -214,7 +214,8 @@ pub(super) fn of_bind(
         {
             let (mtu, needs, room) = (interface.mtu, mtu_needs(interface), zero_copy_room(ask));
             let less = room.saturating_sub(needs - mtu);
-            let larger = if ask.frame_bytes < 4096 { "--frame-size 4096, or " } else { "" };
+            let is_enough = ask.frame_bytes < 4096 && needs <= room + 4096 - ask.frame_bytes;
+            let larger = if is_enough { "--frame-size 4096, or " } else { "" };
             format!(
                 "Kernels since April 2026 want {needs} bytes of room for packets of MTU {mtu} in zero-copy mode, \
                  and the frames of one have {room}: {larger}ip link set dev {name} mtu {less}{}",

@@ -14,7 +14,7 @@ use sheafio_mempool::Geometry;
 use super::{
     cause::{self, Call},
     process::Process,
-    route,
+    route, sizes,
     sysfs::DeviceFolder,
 };
 use crate::DriverError;
@@ -188,7 +188,9 @@ impl Interface {
     pub(crate) fn splits_packets(&self, geometry: &Geometry) -> Option<DriverError> {
         const UNIT_BYTES: u32 = 1024;
         let largest = self.mtu + LINK_HEADER_BYTES;
-        let possible = geometry.data_bytes() / UNIT_BYTES * UNIT_BYTES;
+        let units = |bytes: u32| bytes / UNIT_BYTES * UNIT_BYTES;
+        let possible = units(geometry.data_bytes());
+        let is_enough = sizes::larger_data_bytes(geometry).is_some_and(|bytes| largest <= units(bytes));
         (self.driver == "igb" && largest > possible).then(|| DriverError::SplitPackets {
             interface: self.name.clone(),
             driver: self.driver.clone(),
@@ -196,6 +198,7 @@ impl Interface {
             frame: geometry.frame_bytes(),
             mtu: self.mtu,
             largest,
+            larger: if is_enough { "frames of 4096 bytes (--frame-size 4096), " } else { "" },
             mtu_possible: possible.saturating_sub(LINK_HEADER_BYTES),
         })
     }

@@ -36,6 +36,7 @@ mod rights;
 pub(crate) mod rings;
 mod room;
 mod route;
+mod sizes;
 mod socket;
 mod steer;
 mod sys;

@@ -60,6 +60,14 @@ pub(super) enum QueueHolder {
     Among(Vec<Holder>),
 }
 
+impl QueueHolder {
+    /// Whether it may be a process that is seen.
+    pub(super) fn is_seen(&self) -> bool {
+        let (Self::Known(holders) | Self::Among(holders)) = self;
+        !holders.is_empty()
+    }
+}
+
 /// Who holds a program, and its link if it has one. `looking` is the descriptor by which this process itself
 /// looks at the link; it does not count.
 pub(super) fn of_program(program: u32, looking: Option<BorrowedFd<'_>>) -> Holding {

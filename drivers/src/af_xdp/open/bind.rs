@@ -10,21 +10,20 @@ use std::{
 
 use sheafio_mempool::Mempool;
 
-use super::warnings::{copied_for_frags, too_large};
+use super::warnings::{copied_for_frags, too_large, was_busy};
 use crate::{
     DriverError,
     af_xdp::{
         Config, CopyMode, Frags, Mode, QueueSet,
         driver::{has_zero_copy, zero_copy_frames},
-        interface::{Interface, LINK_HEADER_BYTES},
+        interface::Interface,
+        owner,
         rings::Rings,
+        sizes::fits_one_frame,
         socket::{Ask, Socket, Umem},
         umem,
     },
 };
-
-/// Bytes of a VLAN tag beside the one that [`LINK_HEADER_BYTES`] has.
-const TAG_BYTES: u32 = 4;
 
 /// Sockets that are bound, in the order of the queues.
 pub(super) struct Bound {
@@ -45,14 +44,10 @@ impl Bound {
     ) -> Result<Self, DriverError> {
         let ask = ask(interface, config, pool, mode);
         let bound = Self::in_best_mode(interface, config, pool, ask, warnings)?;
-        let (largest, frame_bytes) = (interface.mtu + LINK_HEADER_BYTES, pool.geometry().data_bytes());
-        let has_frags = bound.sockets.iter().all(|(socket, _)| socket.frames_a_packet > 1);
-        if !has_frags && largest > frame_bytes {
-            let warning = too_large(interface, config.frags, frame_bytes);
-            if !warnings.contains(&warning) {
-                warnings.push(warning); // Not once more in generic mode.
-            }
-        }
+        let frames = bound.sockets.iter().map(|(socket, _)| socket.frames_a_packet).min().unwrap_or(1);
+        let warning = too_large(interface, config.frags, pool.geometry(), frames);
+        let warning = warning.filter(|warning| !warnings.contains(warning)); // As before, in generic mode.
+        warnings.extend(warning);
         Ok(bound)
     }
 
@@ -69,11 +64,18 @@ impl Bound {
         let claims = ask.copy == CopyMode::Auto && has_zero_copy(interface) == Some(true);
         let direct = if claims { without_copies(ask) } else { None };
         let bound = match Self::as_asked(interface, queues, pool, direct.unwrap_or(ask)) {
-            // In its own choice the kernel would go on like this whatever the driver said, and not tell what. A queue that
-            // is busy is another socket's, or the driver is: then it can be had with copies.
-            Err(error @ (DriverError::Bind { .. } | DriverError::Busy { .. })) if direct.is_some() => {
+            // In its own choice the kernel would go on like this whatever the driver said, and not tell what.
+            Err(error @ DriverError::Bind { .. }) if direct.is_some() => {
                 let bound = Self::as_asked(interface, queues, pool, copied)?;
                 warnings.push(format!("{error}; goes on in copy mode, which is slower"));
+                bound
+            }
+            // It is not another socket's that can be seen: then the driver may be what is busy.
+            Err(DriverError::Busy { queue, waited_ms, .. })
+                if direct.is_some() && !owner::of_queue(interface.index, queue).is_seen() =>
+            {
+                let bound = Self::as_asked(interface, queues, pool, copied)?;
+                warnings.push(was_busy(interface, queue, waited_ms));
                 bound
             }
             // The first queue may have got zero-copy, which the kernel then wants of all.
@@ -87,7 +89,7 @@ impl Bound {
         if !bound.zero_copy {
             let has_frags = bound.sockets.iter().any(|(socket, _)| socket.frames_a_packet > 1);
             if claims && direct.is_none() {
-                warnings.push(copied_for_frags(interface, has_frags, pool.geometry().data_bytes()));
+                warnings.push(copied_for_frags(interface, has_frags, pool.geometry()));
             }
             return Ok(bound);
         }
@@ -171,11 +173,6 @@ fn ask(interface: &Interface, config: &Config, pool: &'static Mempool, mode: Mod
     }
 }
 
-/// Whether every packet of an MTU fits into one frame, with two VLAN tags too (802.1ad).
-fn fits_one_frame(mtu: u32, data_bytes: u32) -> bool {
-    mtu + LINK_HEADER_BYTES + TAG_BYTES <= data_bytes
-}
-
 /// The same without copies, and nothing else: where that is refused, the kernel says why. `None`: packets may need several
 /// frames, and the driver has that in copy mode only, as far as it says; which of the two it is is the kernel's choice.
 fn without_copies(ask: Ask) -> Option<Ask> {
@@ -197,12 +194,6 @@ fn is_of_mode(error: &DriverError) -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_packet_with_two_tags_is_one_of_its_mtu() {
-        assert!(fits_one_frame(1500, 1792) && fits_one_frame(1770, 1792));
-        assert!(!fits_one_frame(1771, 1792) && !fits_one_frame(1774, 1792) && !fits_one_frame(9000, 3840));
-    }
 
     #[test]
     fn what_is_tried_without_copies_loses_no_large_packet() {

@@ -5,11 +5,14 @@
 
 use std::io;
 
+use sheafio_mempool::Geometry;
+
 use crate::af_xdp::{
     Config, Frags, Mode, Netdev, QueueSet, Steering, cause,
     interface::{Interface, LINK_HEADER_BYTES},
     process::{Process, memlock_limit_bytes},
     program::Program,
+    sizes,
     sys::page_bytes,
     tags::TagsBeside,
 };
@@ -68,29 +71,55 @@ pub(in crate::af_xdp) fn not_opened(name: &str, all: u32, queues: &QueueSet) -> 
     ))
 }
 
-/// What becomes of packets that one frame can't hold, where packets in several frames are not possible.
-pub(super) fn too_large(interface: &Interface, frags: Frags, data_bytes: u32) -> String {
-    let (name, mtu) = (&interface.name, interface.mtu);
-    let why = match frags {
-        Frags::No => "frags=no was asked for",
-        _ => "this kernel or driver has no packets in several frames",
+/// What becomes of packets that are larger than what `frames` of one can hold, if the MTU allows for such.
+pub(super) fn too_large(
+    interface: &Interface,
+    frags: Frags,
+    geometry: &Geometry,
+    frames: usize,
+) -> Option<String> {
+    let (name, mtu, data_bytes) = (&interface.name, interface.mtu, geometry.data_bytes());
+    let (largest, room) = (mtu.saturating_add(LINK_HEADER_BYTES), data_bytes.saturating_mul(frames as u32));
+    if largest <= room {
+        return None;
+    }
+    if frames > 1 {
+        let more =
+            sizes::larger_data_bytes(geometry).filter(|more| more.saturating_mul(frames as u32) >= largest);
+        let larger = if more.is_some() { "frames of 4096 bytes (--frame-size 4096), or: " } else { "" };
+        return Some(format!(
+            "{name}: at MTU {mtu} packets have up to {largest} bytes, but a packet has {frames} frames of {data_bytes} at \
+             most: larger ones are not sent (tx_too_large). Use {larger}ip link set dev {name} mtu {}",
+            room - LINK_HEADER_BYTES
+        ));
+    }
+    let (why, allowed) = match frags {
+        Frags::No => ("frags=no was asked for", "frags=auto (Linux 6.6), "),
+        _ => ("this kernel or driver has no packets in several frames", ""),
     };
+    Some(format!(
+        "{name}: at MTU {mtu} packets have up to {largest} bytes, but a frame holds {data_bytes}: larger ones are dropped \
+         (rx_too_large), as {why}. Use {allowed}{}",
+        sizes::remedy(name, mtu, geometry)
+    ))
+}
+
+/// That a queue could be had with copies only, as the driver was busy.
+pub(super) fn was_busy(interface: &Interface, queue: u32, waited_ms: u64) -> String {
+    let (name, driver) = (&interface.name, &interface.driver);
     format!(
-        "{name}: at MTU {mtu} packets have up to {} bytes, but a frame holds {data_bytes}: larger ones are dropped \
-         (rx_too_large), as {why}. Use frames of 4096 bytes (--frame-size 4096), or: ip link set dev {name} mtu {}",
-        mtu + LINK_HEADER_BYTES,
-        data_bytes - LINK_HEADER_BYTES
+        "{name} queue {queue}: to do without copies its driver {driver} was busy, and still was after {waited_ms} ms; goes \
+         on in copy mode, which is slower. Was a run before this one just ending? Then start again"
     )
 }
 
 /// That packets are copied, by the kernel's choice, although the driver could do without.
-pub(super) fn copied_for_frags(interface: &Interface, has_frags: bool, data_bytes: u32) -> String {
+pub(super) fn copied_for_frags(interface: &Interface, has_frags: bool, geometry: &Geometry) -> String {
     let (name, mtu) = (&interface.name, interface.mtu);
     let why = if has_frags {
         format!(
-            "as it can't for packets in several frames, which MTU {mtu} takes. Use larger frames (--frame-size 4096), \
-             ip link set dev {name} mtu {}, or frags=no, which drops larger ones",
-            data_bytes - LINK_HEADER_BYTES
+            "as it can't for packets in several frames, which MTU {mtu} takes. Use {}, or frags=no, which drops larger ones",
+            sizes::remedy(name, mtu, geometry)
         )
     } else {
         "copy=zerocopy says why".to_owned()
@@ -172,20 +201,61 @@ pub(super) fn without_proof(interface: &Interface, queues: &[(u32, io::Error)]) 
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use sheafio_mempool::{Hugepages, Mempool};
+
     use super::*;
 
     fn interface() -> Interface {
         Interface { name: "eth7".to_owned(), mtu: 9000, ..Interface::lookup("lo").unwrap() }
     }
 
+    /// Of frames of 2,048 bytes, which hold 1,792.
+    fn geometry() -> &'static Geometry {
+        Mempool::builder().frames(64).hugepages(Hugepages::Off).build().unwrap().geometry()
+    }
+
+    #[test]
+    fn packets_that_do_not_fit_are_told_with_what_makes_them_fit() {
+        let words = |mtu, frags, frames| {
+            too_large(&Interface { mtu, ..interface() }, frags, geometry(), frames).unwrap_or_default()
+        };
+        assert_eq!(words(1774, Frags::No, 1), "");
+        let one = words(3000, Frags::No, 1);
+        let parts = [
+            "3018 bytes",
+            "holds 1792",
+            "frags=no was asked for. Use frags=auto",
+            "--frame-size 4096",
+            "mtu 1770",
+        ];
+        assert!(parts.iter().all(|part| one.contains(part)), "{one}");
+        let one = words(9000, Frags::Auto, 1);
+        assert!(one.contains("has no packets in several frames. Use ip link set dev eth7 mtu 1770"), "{one}");
+        // 17 frames hold 30,464 bytes, and 65,280 if they are larger ones.
+        assert_eq!(words(30_446, Frags::Auto, 17), "");
+        let several = words(65_000, Frags::Auto, 17);
+        let parts = ["65018 bytes", "17 frames of 1792", "tx_too_large", "--frame-size 4096", "mtu 30446"];
+        assert!(parts.iter().all(|part| several.contains(part)), "{several}");
+        assert!(!words(65_500, Frags::Auto, 17).contains("--frame-size"));
+    }
+
+    #[test]
+    fn a_busy_driver_is_named() {
+        let words = was_busy(&interface(), 3, 3004);
+        assert!(
+            words.starts_with("eth7 queue 3: ") && words.contains("3004 ms; goes on in copy mode"),
+            "{words}"
+        );
+    }
+
     #[test]
     fn copies_that_large_packets_take_are_told_with_what_does_without() {
-        let words = copied_for_frags(&interface(), true, 1792);
-        for part in ["eth7: ", "MTU 9000", "--frame-size 4096", "ip link set dev eth7 mtu 1774", "frags=no"] {
+        let words = copied_for_frags(&interface(), true, geometry());
+        for part in ["eth7: ", "MTU 9000", "ip link set dev eth7 mtu 1770", "frags=no"] {
             assert!(words.contains(part), "{words}");
         }
         // Where packets have one frame all the same, that is not why.
-        let words = copied_for_frags(&interface(), false, 1792);
+        let words = copied_for_frags(&interface(), false, geometry());
         assert!(words.contains("copy=zerocopy says why") && !words.contains("several frames"), "{words}");
     }
 
