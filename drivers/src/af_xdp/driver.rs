@@ -64,7 +64,8 @@ impl Driver {
             rings: hardware_rings(name),
             offloads: features_that_are_on(name)
                 .into_iter()
-                .filter(|on| AGAINST_XDP.contains(&on.as_str()))
+                .map(|on| on.name)
+                .filter(|name| AGAINST_XDP.contains(&name.as_str()))
                 .collect(),
         }
     }
@@ -147,8 +148,17 @@ fn hardware_rings(interface: &str) -> Option<HardwareRings> {
     (rx > 0 && tx > 0).then_some(HardwareRings { rx, rx_max, tx, tx_max })
 }
 
-/// The device's features that are active, by name.
-pub(super) fn features_that_are_on(interface: &str) -> Vec<String> {
+/// A feature of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Feature {
+    /// The kernel's name of it.
+    pub(super) name: String,
+    /// Nobody can turn it off (`[fixed]` in ethtool -k).
+    pub(super) is_fixed: bool,
+}
+
+/// The device's features that are active.
+pub(super) fn features_that_are_on(interface: &str) -> Vec<Feature> {
     let look = || {
         // struct ethtool_sset_info: command, reserved, a mask of sets in 8 bytes, the count of the one asked.
         let mut count = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
@@ -158,15 +168,20 @@ pub(super) fn features_that_are_on(interface: &str) -> Vec<String> {
         let mut strings = Fenced::new(3 + count * STRING_WORDS).ok()?;
         strings[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_FEATURES, count as u32]);
         ethtool(interface, &mut strings).ok()?;
-        // struct ethtool_gfeatures: command, number of blocks; each has a bit a feature in four words, of which
-        // the third says what is active.
+        // Another device's by now: newer kernels then write none (see fence.rs).
+        (strings[2] as usize == count).then_some(())?;
+        // struct ethtool_gfeatures: command, number of blocks; each has a bit a feature in four words: what can be changed,
+        // what was asked for, what is active, what never changes.
         let blocks = count.div_ceil(32);
         let mut bits = vec![0; 2 + blocks * 4];
         bits[..2].copy_from_slice(&[ETHTOOL_GFEATURES, blocks as u32]);
         ethtool(interface, &mut bits).ok()?;
-        let is_on = |at: usize| bits[2 + at / 32 * 4 + 2] >> (at % 32) & 1 == 1;
+        let is = |word: usize, at: usize| bits[2 + at / 32 * 4 + word] >> (at % 32) & 1 == 1;
         let names = strings[3..].chunks(STRING_WORDS).enumerate();
-        Some(names.filter(|(at, _)| is_on(*at)).map(|(_, name)| text_of(name)).collect())
+        let on = names.filter(|(at, _)| is(2, *at));
+        let feature =
+            |(at, name): (usize, &[u32])| Feature { name: text_of(name), is_fixed: !is(0, at) || is(3, at) };
+        Some(on.map(feature).collect())
     };
     look().unwrap_or_default()
 }
@@ -186,9 +201,14 @@ mod tests {
     #[test]
     fn the_loopback_device_tells_its_features_and_has_no_xdp_of_its_own() {
         let on = features_that_are_on("lo");
-        let is_on = |name: &str| on.iter().any(|on| on == name);
-        assert!(is_on("tx-scatter-gather") && is_on("tx-checksum-ip-generic"), "{on:?}");
-        assert!(!is_on("rx-lro") && !is_on("rx-vlan-hw-parse"), "{on:?}");
+        let fixed = |name: &str| on.iter().find(|on| on.name == name).map(|on| on.is_fixed);
+        assert_eq!(
+            (fixed("tx-scatter-gather"), fixed("tx-checksum-ip-generic")),
+            (Some(true), Some(true)),
+            "{on:?}"
+        );
+        assert_eq!(fixed("rx-gro"), Some(false), "{on:?}");
+        assert_eq!((fixed("rx-lro"), fixed("rx-vlan-hw-parse")), (None, None), "{on:?}");
         let driver = Driver::of(&Interface::lookup("lo").unwrap());
         assert!(driver.offloads.is_empty() && driver.rings.is_none(), "{driver:?}");
         assert!(driver.has_zero_copy() != Some(true) && driver.has_native() != Some(true), "{driver:?}");

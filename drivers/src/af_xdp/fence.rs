@@ -9,7 +9,8 @@
 //!
 //! The ethtool commands that copy names and statistics take no size: they write as many as the device has at that
 //! moment (net/ethtool/ioctl.c, `ethtool_get_strings` and `ethtool_get_stats`), which may be another device by then, as they
-//! find it by its name. Room to spare would only make it rare.
+//! find it by its name. Room to spare would only make it rare. Newer kernels write nothing, and say so in the count, where
+//! another number was asked for.
 
 use std::{
     io,

@@ -25,6 +25,8 @@ pub(super) struct TagsBeside {
     pub(super) device: String,
     /// These settings, by the names that `ethtool -K` takes.
     settings: Vec<&'static str>,
+    /// Some of them nobody can turn off.
+    is_fixed: bool,
 }
 
 impl TagsBeside {
@@ -37,14 +39,16 @@ impl TagsBeside {
             (interface.name.clone(), TAKEN)
         };
         let on = features_that_are_on(&device);
-        let is_on = |(feature, _): &(&str, &str)| on.iter().any(|on| on == feature);
-        let settings: Vec<_> = all.into_iter().filter(is_on).map(|(_, setting)| setting).collect();
-        (!settings.is_empty()).then_some(Self { device, settings })
+        let found = |(feature, setting): (&str, &'static str)| {
+            on.iter().find(|on| on.name == feature).map(|on| (setting, on.is_fixed))
+        };
+        let (settings, fixed): (Vec<_>, Vec<_>) = all.into_iter().filter_map(found).unzip();
+        (!settings.is_empty()).then_some(Self { device, settings, is_fixed: fixed.contains(&true) })
     }
 
-    /// The command that leaves tags in the packets.
-    pub(super) fn remedy(&self) -> String {
-        format!("ethtool -K {} {} off", self.device, self.settings.join(" off "))
+    /// The command that leaves tags in the packets; `None`: its driver lets nobody do so.
+    pub(super) fn remedy(&self) -> Option<String> {
+        (!self.is_fixed).then(|| format!("ethtool -K {} {} off", self.device, self.settings.join(" off ")))
     }
 }
 
@@ -59,8 +63,11 @@ mod tests {
 
     #[test]
     fn the_remedy_turns_off_what_is_on() {
-        let beside = TagsBeside { device: "ve1".to_owned(), settings: vec!["txvlan", "other"] };
-        assert_eq!(beside.remedy(), "ethtool -K ve1 txvlan off other off");
+        let settings = vec!["txvlan", "other"];
+        let mut beside = TagsBeside { device: "ve1".to_owned(), settings, is_fixed: false };
+        assert_eq!(beside.remedy().unwrap(), "ethtool -K ve1 txvlan off other off");
+        beside.is_fixed = true;
+        assert_eq!(beside.remedy(), None);
     }
 
     /// Every network namespace has a loopback device, which knows no tags.

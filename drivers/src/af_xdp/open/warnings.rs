@@ -148,10 +148,11 @@ pub(super) fn tags_lost(interface: &Interface, config: &Config, mode: Mode) -> O
     } else {
         format!("its peer {who} leaves VLAN tags beside packets instead of in them")
     };
-    Some(format!(
-        "{name}: {what}, and {why}: tagged packets pass for untagged ones. Leave tags where they are: {}{or}",
-        beside.remedy()
-    ))
+    let remedy = match beside.remedy() {
+        Some(remedy) => format!("Leave tags where they are: {remedy}"),
+        None => "Its driver can't leave them where they are (ethtool -k says [fixed])".to_owned(),
+    };
+    Some(format!("{name}: {what}, and {why}: tagged packets pass for untagged ones. {remedy}{or}"))
 }
 
 /// What of metadata was asked for and can't be had.
