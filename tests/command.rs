@@ -125,6 +125,24 @@ fn the_table_names_units_and_ends_with_a_verdict() {
     }
 }
 
+/// A CPU that was given and has nothing to do is told of.
+#[test]
+fn cpus_without_work_are_told() {
+    let all = sheafio_core::allowed_cpus();
+    let [first, second, ..] = all.0[..] else {
+        sheafio_tests::skip("cpus_without_work_are_told", "there is one CPU only");
+        return;
+    };
+    let (one, both) = (first.to_string(), format!("{first},{second}"));
+    for (cores, queues, idle) in [(&both, 1, true), (&both, 2, false), (&one, 1, false)] {
+        let port = format!("null:0,queues={queues}");
+        let output = run_sheafio(&["fwd", "-p", &port, "--duration", "100ms", "--cores", cores]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        assert_eq!(text.contains(&format!("CPUs {second} get no work")), idle, "{cores}, {queues}: {text}");
+    }
+}
+
 /// PcapPlusPlus#1099: two ports need no second core.
 #[test]
 fn two_ports_run_on_one_core() {

@@ -135,7 +135,7 @@ With --json, one object a second and a last one with \"final\": true:
                                                        device was not ready, refused (frames)
                       rx_no_frame, rx_ring_full, rx_too_large   lost by the kernel before they were received
                       rx_invalid, rx_unread            descriptor not in one frame, or twice; in the RX ring at close
-                      not_for_us, malformed            icmpecho: no request, or damaged; malformed: too short for the
+                      not_for_us, malformed            icmpecho: no request in one frame, or damaged; malformed: too short for the
                                                        VLAN tag that is put back (metadata=yes)
   lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_packet: busy
                     cycles of the time-stamp counter a packet; both in this second (final: whole run)
@@ -150,6 +150,7 @@ With --json, one object a second and a last one with \"final\": true:
                     of an AF_XDP port too, in packets: wire_rx, wire_tx: came to its device and were sent by it, also by
                     others; device: what the device and its driver count that speaks of losses and is above 0, by
                     their own names; a packet can be among several of these, and among drops too
+                    (of a device that is gone, as read last, and without what follows)
                     (final) unexplained_rx: wire_rx, less redirected, not_bound, passed and malformed ones, and redirected
                     ones, less received (rx_packets) and lost ones (rx_no_frame, rx_ring_full, rx_too_large, rx_invalid),
                     less what the device names of the rest; unexplained_tx: tx_packets that the device neither sent nor

@@ -126,6 +126,16 @@ pub(crate) struct Hints {
 /// The bit for the device's losses.
 const DEVICE: u32 = 1 << (u32::BITS - 1);
 
+/// What is to be told of the losses that an interface's device names.
+fn of_device(interface: &str, losses: &Map<String, Value>) -> Option<String> {
+    let loss = losses.keys().find(|name| is_of_room(name))?;
+    Some(format!(
+        "{interface}: {loss}: the device lost packets before any program saw them, as it had no room: the lcore was not there \
+         in time. Bursts: a longer ring= and fill=, more descriptors (ethtool -G {interface} rx N); for good: more queues, \
+         each with a core of its own (queues=, --cores)"
+    ))
+}
+
 /// Whether a loss that a device names is for want of room: packets came and nobody had taken the ones before.
 fn is_of_room(name: &str) -> bool {
     let name = name.to_lowercase();
@@ -149,15 +159,12 @@ impl Hints {
                     lines.push(format!("{}: {}: {remedy}", port.name, reason.name()));
                 }
             }
-            let mut losses = port.account.iter().flat_map(|account| account.device.keys());
-            if let Some(loss) = losses.find(|name| *told & DEVICE == 0 && is_of_room(name)) {
+            let device = port.account.as_ref().map(|account| &account.device);
+            if let Some(hint) =
+                device.filter(|_| *told & DEVICE == 0).and_then(|device| of_device(&port.name, device))
+            {
                 *told |= DEVICE;
-                lines.push(format!(
-                    "{name}: {loss}: the device lost packets before any program saw them, as it had no room: the lcore was \
-                     not there in time. Bursts: a longer ring= and fill=, more descriptors (ethtool -G {name} rx N); for \
-                     good: more queues, each with a core of its own (queues=, --cores)",
-                    name = port.name
-                ));
+                lines.push(hint);
             }
         }
         lines
@@ -219,6 +226,31 @@ mod tests {
         {
             assert!(!is_of_room(name), "{name}");
         }
+    }
+
+    #[test]
+    fn what_a_device_loses_for_want_of_room_is_told_once() {
+        let losses = |name: &str| Map::from_iter([(name.to_owned(), 1.into())]);
+        assert_eq!(of_device("eth0", &losses("rx_crc_errors")), None);
+        let hint = of_device("eth0", &losses("rx_missed_errors")).unwrap();
+        assert!(
+            hint.starts_with("eth0: rx_missed_errors: ") && hint.contains("ethtool -G eth0 rx N"),
+            "{hint}"
+        );
+
+        let mut view =
+            View { t_s: 0.0, ports: vec![], lcores: vec![], pool: crate::fwd::watch::tests::pool() };
+        let mut port = crate::fwd::watch::tests::port("eth0");
+        let account = |name| Account { wire_rx: 0, wire_tx: 0, device: losses(name), unexplained: None };
+        port.account = Some(account("rx_missed_errors"));
+        view.ports.push(port);
+        let mut hints = Hints::default();
+        assert_eq!((hints.of(&view), hints.of(&view)), (vec![hint], vec![]));
+        view.ports[0].account = Some(account("rx_fifo_errors"));
+        assert_eq!(hints.of(&view), Vec::<String>::new(), "once is enough");
+        // Reasons of ours are told besides.
+        view.ports[0].drops.insert("tx_full".to_owned(), 3.into());
+        assert!(hints.of(&view)[0].starts_with("eth0: tx_full: "));
     }
 
     #[test]

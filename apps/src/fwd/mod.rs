@@ -97,6 +97,11 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     }
 
     let plan = Plan::new(&mut opened, args.mode, &cpus);
+    if let (Some(idle), true) = (plan.without_work(&cpus), args.size.cores.is_some()) {
+        eprintln!(
+            "warning: --cores {cpus}: CPUs {idle} get no work, as no port has so many queues: queues=N, or fewer CPUs"
+        );
+    }
     let lcores = start(plan, &args, pool, &stop, &mut watch)?;
     let start = Instant::now();
     let (mut next_look, mut next_print) = (start, start + PRINT_INTERVAL);

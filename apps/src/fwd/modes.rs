@@ -140,13 +140,17 @@ fn restore_tags(from: &End, cache: &mut PoolCache, burst: &mut Burst) {
     if !from.tells_tags {
         return;
     }
-    burst.retain_packets(cache, |packet| {
-        let is_restored = packet[0].restore_vlan_tag();
-        if !is_restored {
-            from.queue.counters().add_drops(DropReason::Malformed, 1);
-        }
-        is_restored
-    });
+    let are_restored = burst.heads_mut().fold(true, |all, frame| frame.restore_vlan_tag() && all);
+    if !are_restored {
+        // It does no harm to ask those again that have their tags.
+        burst.retain_packets(cache, |packet| {
+            let is_restored = packet[0].restore_vlan_tag();
+            if !is_restored {
+                from.queue.counters().add_drops(DropReason::Malformed, 1);
+            }
+            is_restored
+        });
+    }
 }
 
 /// Sends generated packets; what does not fit into the TX ring is not generated again but freed.

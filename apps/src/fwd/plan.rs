@@ -72,6 +72,15 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Those of the CPUs that have no queue to serve, if there are some.
+    pub(crate) fn without_work(&self, cpus: &CpuList) -> Option<CpuList> {
+        let works = |cpu: &u32| self.lcores.iter().any(|(lcore, _)| lcore == cpu);
+        let idle: Vec<u32> = cpus.0.iter().copied().filter(|cpu| !works(cpu)).collect();
+        (!idle.is_empty()).then_some(CpuList(idle))
+    }
+}
+
 /// Modes whose packets never change the port.
 fn goes_back(mode: Mode) -> bool {
     matches!(mode, Mode::Icmpecho | Mode::Rxonly | Mode::Txonly)

@@ -278,7 +278,7 @@ mod tests {
     use super::*;
     use crate::fwd::{
         account::Unexplained,
-        watch::{CacheView, LcoreView, PoolView, PortView},
+        watch::{CacheView, LcoreView, PoolView, PortView, tests::port},
     };
 
     #[test]
@@ -298,13 +298,9 @@ mod tests {
         let mut view = View {
             t_s: 1.0,
             ports: vec![PortView {
-                name: "ve0".to_owned(),
                 rx_packets: 1,
                 rx_bytes: 60,
                 rx_pps: 1.0,
-                tx_packets: 0,
-                tx_bytes: 0,
-                tx_pps: 0.0,
                 drops: Map::from_iter([("tx_full".to_owned(), 0.into())]),
                 held: vec![64],
                 by_queue: vec![QueueView { rx_packets: 1, tx_packets: 0, dropped: 0 }],
@@ -315,8 +311,7 @@ mod tests {
                     device: Map::from_iter([("rx_dropped".to_owned(), 1.into())]),
                     unexplained: Some(Unexplained { rx: 1, tx: 0 }),
                 }),
-                rx_bps: 0.0,
-                tx_bps: 0.0,
+                ..port("ve0")
             }],
             lcores: vec![LcoreView { cpu: 1, busy: 0.5, cycles_per_packet: 0.0 }],
             pool: PoolView {

@@ -299,3 +299,45 @@ impl WatchedLcore {
 fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A port that nothing has happened to, with one queue.
+    pub(crate) fn port(name: &str) -> PortView {
+        PortView {
+            name: name.to_owned(),
+            rx_packets: 0,
+            rx_bytes: 0,
+            rx_pps: 0.0,
+            tx_packets: 0,
+            tx_bytes: 0,
+            tx_pps: 0.0,
+            drops: Map::new(),
+            held: vec![0],
+            by_queue: vec![QueueView { rx_packets: 0, tx_packets: 0, dropped: 0 }],
+            program: None,
+            account: None,
+            rx_bps: 0.0,
+            tx_bps: 0.0,
+        }
+    }
+
+    /// A pool without frames.
+    pub(crate) fn pool() -> PoolView {
+        PoolView {
+            frames: 0,
+            free: 0,
+            in_flight: 0,
+            retired: 0,
+            barn: 0,
+            caches: 0,
+            lanes: 0,
+            rings: 0,
+            application: 0,
+            by_cache: vec![],
+            counts: Map::new(),
+        }
+    }
+}
