@@ -140,8 +140,8 @@ fn restore_tags(from: &End, cache: &mut PoolCache, burst: &mut Burst) {
     if !from.tells_tags {
         return;
     }
-    let are_restored = burst.heads_mut().fold(true, |all, frame| frame.restore_vlan_tag() && all);
-    if !are_restored {
+    let without = burst.heads_mut().map(|frame| u32::from(!frame.restore_vlan_tag())).sum::<u32>();
+    if without > 0 {
         // It does no harm to ask those again that have their tags.
         burst.retain_packets(cache, |packet| {
             let is_restored = packet[0].restore_vlan_tag();
