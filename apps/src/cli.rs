@@ -111,7 +111,7 @@ Keys of a PORT, with their defaults:
                       macswap and rxonly),
                       steer=all|none|RULE+RULE (what is taken; all else goes on to the kernel): a RULE is one of
                       arp, ip, ip6, tcp, udp, sctp, icmp, icmp6, proto47 (an IP protocol), 0x88b5 (an ethertype),
-                      with @ADDRESS or @ADDRESS/BITS and :PORT of the destination: steer=arp+udp:7+tcp@[fd00::2]:80
+                      with @ADDRESS or @ADDRESS/BITS and :PORT of the destination: steer=arp+udp:7+tcp@[fd00::2]:80+udp@[fd00::/64]
   ring:a              size=1024 (slots, a power of two); name it twice for its two ends
   null:0              queues=1, len=64 (bytes, 14 to 1728)
   sim:0               queues=1, seed=1, packets=N (that arrive; endless), len=64 (bytes, from 60 on), ring=2048,

@@ -163,7 +163,7 @@ pub enum DriverError {
     /// The queue is taken.
     #[error(
         "{interface} queue {queue}: another AF_XDP socket is bound to it, and was still after {waited_ms} ms: \
-         {owner}. {remedy}, or take another queue: start=N"
+         {owner}. {remedy}"
     )]
     Busy {
         /// The interface.

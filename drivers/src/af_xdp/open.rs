@@ -249,8 +249,7 @@ fn make_way(
     if config.force
         && let Some(other) = Other::on(interface)
     {
-        other.detach(interface)?;
-        warnings.push(format!("{}: took off XDP program {other}", interface.name));
+        warnings.push(other.detach(interface)?);
     }
     if config.busy_poll.is_some() {
         let (polling, told) = BusyPolling::start(interface);

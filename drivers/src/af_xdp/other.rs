@@ -74,8 +74,18 @@ impl Other {
         }
     }
 
-    /// Takes it off.
-    pub(super) fn detach(&self, interface: &Interface) -> Result<(), DriverError> {
+    /// Takes it off. Returns what the user should know of it.
+    pub(super) fn detach(&self, interface: &Interface) -> Result<String, DriverError> {
+        let link = self.link.as_ref().map(|(_, fd)| fd.as_fd());
+        let told = cause::of_taken_off(
+            &interface.name,
+            &self.to_string(),
+            &owner::of_program(self.id, link).processes,
+        );
+        self.take_off(interface).map(|()| told)
+    }
+
+    fn take_off(&self, interface: &Interface) -> Result<(), DriverError> {
         let mode = if self.generic { Mode::Generic } else { Mode::Native };
         // SAFETY: the descriptor is a link's; no options are given.
         let detached = unsafe {

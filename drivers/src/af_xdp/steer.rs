@@ -81,6 +81,13 @@ enum Traffic {
     Protocol(u8),
 }
 
+impl Traffic {
+    /// Whether such packets have ports.
+    fn has_ports(self) -> bool {
+        matches!(self, Self::Protocol(TCP | UDP | SCTP))
+    }
+}
+
 /// Addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Prefix {

@@ -38,6 +38,13 @@ pub(in crate::af_xdp) fn of_attached(at: Attached<'_>) -> (String, String) {
 
     let by_netlink =
         format!("ip link set dev {interface} {} off", if at.is_generic { "xdpgeneric" } else { "xdp" });
+    if processes.iter().any(|holder| holder.pid == std::process::id()) {
+        // A program that opens an interface twice, under two names perhaps.
+        return (
+            owner,
+            "this process itself has the interface open: close that port first, or use its queues".to_owned(),
+        );
+    }
     let remedy = match link {
         None if at.sees_links => by_netlink,
         None => format!("as root: bpftool net, then bpftool link detach, or {by_netlink}"),
@@ -48,6 +55,16 @@ pub(in crate::af_xdp) fn of_attached(at: Attached<'_>) -> (String, String) {
         }
     };
     (owner, remedy)
+}
+
+/// What has become of a program that was taken off by force, and of those who held it.
+pub(in crate::af_xdp) fn of_taken_off(interface: &str, program: &str, holders: &[Holder]) -> String {
+    let held = if holders.is_empty() {
+        String::new()
+    } else {
+        format!(", held by {}, which receives nothing there any more", listed(holders))
+    };
+    format!("{interface}: took off XDP program {program}{held}. It is not put back when this ends")
 }
 
 /// A device above an interface, such as the bond, bridge, VLAN or macvlan that it is part of.

@@ -22,7 +22,7 @@ const NAMES: [(&str, Traffic); 8] = [
 
 /// What a rule looks like, for messages.
 const FORM: &str = "arp, ip, ip6, tcp, udp, sctp, icmp, icmp6, protoN (0 to 255) or 0xHHHH (an ethertype), then \
-                    @ADDRESS[/BITS] and :PORT, as in udp:7, ip@10.0.0.0/24, tcp@[fd00::2]:80; several joined by +; \
+                    @ADDRESS[/BITS] and :PORT, as in udp:7, ip@10.0.0.0/24, tcp@[fd00::2]:80, udp@[fd00::/64]; several joined by +; \
                     or all, or none";
 
 impl FromStr for Steering {
@@ -61,8 +61,12 @@ impl FromStr for Rule {
             problem,
             allowed: allowed.to_owned(),
         };
-        let (kind, to, port) = parts(text).ok_or_else(|| refuse("the [ has no ]".to_owned(), FORM))?;
+        let (kind, to, port) = parts(text).map_err(|problem| refuse(problem.to_owned(), FORM))?;
         let traffic = traffic(kind).ok_or_else(|| refuse(format!("unknown kind '{kind}'"), FORM))?;
+        if let Some(to) = to.filter(|to| to.contains(':') && traffic.has_ports() && !text.contains('[')) {
+            let problem = format!("whether the end of '{to}' is a port can't be told");
+            return Err(refuse(problem, &format!("brackets: {kind}@[ADDRESS], or {kind}@[ADDRESS]:PORT")));
+        }
         let to = to.map(|to| prefix(to).ok_or_else(|| refuse(format!("'{to}' is no address"), FORM)));
         let port = port.map(|port| {
             let number = port.parse().ok().filter(|_| port.starts_with(|first: char| first.is_ascii_digit()));
@@ -77,21 +81,27 @@ impl FromStr for Rule {
     }
 }
 
-/// Kind, destination and port. `None` for a bracket that does not end, or not with the destination.
-fn parts(rule: &str) -> Option<(&str, Option<&str>, Option<&str>)> {
+/// Kind, destination and port; or what is wrong with the brackets.
+fn parts(rule: &str) -> Result<(&str, Option<&str>, Option<&str>), &'static str> {
     let Some((kind, rest)) = rule.split_once('@') else {
         let (kind, port) = rule.split_once(':').map_or((rule, None), |(kind, port)| (kind, Some(port)));
-        return Some((kind, None, port));
+        return Ok((kind, None, port));
     };
     if let Some(rest) = rest.strip_prefix('[') {
-        let (to, rest) = rest.split_once(']')?;
-        let port = if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) };
-        return Some((kind, Some(to), port));
+        let (to, rest) = rest.split_once(']').ok_or("the [ has no ]")?;
+        if rest.starts_with('/') {
+            return Err("the bits go inside of the brackets: [fd00::/64]");
+        }
+        let port = rest.strip_prefix(':');
+        if port.is_none() && !rest.is_empty() {
+            return Err("behind the ] there can be :PORT only");
+        }
+        return Ok((kind, Some(to), port));
     }
     // Without brackets, an IPv6 address has all the colons.
     match rest.split_once(':') {
-        Some((to, port)) if !port.contains(':') => Some((kind, Some(to), Some(port))),
-        _ => Some((kind, Some(rest), None)),
+        Some((to, port)) if !port.contains(':') => Ok((kind, Some(to), Some(port))),
+        _ => Ok((kind, Some(rest), None)),
     }
 }
 
@@ -125,6 +135,7 @@ impl fmt::Display for Rule {
         match (self.to, self.port) {
             (Some(to), Some(port)) if to.address.is_ipv6() => write!(f, "@[{to}]:{port}"),
             (Some(to), Some(port)) => write!(f, "@{to}:{port}"),
+            (Some(to), None) if to.address.is_ipv6() && self.traffic.has_ports() => write!(f, "@[{to}]"),
             (Some(to), None) => write!(f, "@{to}"),
             (None, Some(port)) => write!(f, ":{port}"),
             (None, None) => Ok(()),
@@ -166,6 +177,7 @@ mod tests {
             "udp@10.0.0.2:7",
             "tcp@[fd00::2]:80",
             "tcp@[fd00::/64]:80",
+            "udp@[fd00::2]",
             "ip@10.0.0.0/24",
             "udp@0.0.0.0/0:7",
             "ip6@fd00::/64",
@@ -185,7 +197,8 @@ mod tests {
             ("proto6:22", "tcp:22"),
             ("ip@10.0.0.2/32", "ip@10.0.0.2"),
             ("udp@[10.0.0.2]:7", "udp@10.0.0.2:7"),
-            ("tcp@[fd00::2]", "tcp@fd00::2"),
+            ("ip6@[fd00::2]", "ip6@fd00::2"),
+            ("proto17@[fd00::2]", "udp@[fd00::2]"),
         ] {
             assert_eq!(text.parse::<Steering>().unwrap().to_string(), canonical);
         }
@@ -218,7 +231,15 @@ mod tests {
             ("udp@host:7", "'host' is no address", "@ADDRESS[/BITS]"),
             ("udp@10.0.0.2/x", "'10.0.0.2/x' is no address", "@ADDRESS[/BITS]"),
             ("udp@[fd00::2", "the [ has no ]", "[fd00::2]"),
-            ("udp@[fd00::2]7", "the [ has no ]", "[fd00::2]"),
+            ("udp@[fd00::2]7", "behind the ] there can be :PORT only", "[fd00::2]"),
+            ("udp@[fd00::]/64:5", "the bits go inside of the brackets: [fd00::/64]", "[fd00::2]"),
+            ("ip6@[fd00::]/64", "the bits go inside of the brackets", "[fd00::2]"),
+            (
+                "tcp@fd00::2:80",
+                "whether the end of 'fd00::2:80' is a port can't be told",
+                "tcp@[ADDRESS]:PORT",
+            ),
+            ("udp@fd00::2", "can't be told", "udp@[ADDRESS], or"),
             ("ip@10.0.0.0/33", "does not have 33 bits", "/0 to /32"),
             ("ip6@fd00::/129", "does not have 129 bits", "/0 to /128"),
             ("ip@10.0.0.5/24", "bits set beyond its first 24", "10.0.0.0/24, or 10.0.0.5 alone"),
