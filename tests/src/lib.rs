@@ -81,7 +81,8 @@ pub fn skip(test: &str, why: &str) {
     note(test, why);
 }
 
-fn note(test: &str, why: &str) {
+/// Notes that a part of a test was skipped for a reason that is no fault, such as one of the emulated machine's.
+pub fn note(test: &str, why: &str) {
     println!("skipped: {test}: {why}");
     if let Some(path) = std::env::var_os("SHEAFIO_SKIPPED") {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
