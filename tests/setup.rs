@@ -1,6 +1,6 @@
 //! Opening and closing AF_XDP ports: what falls back, what is warned of, what is left behind.
 
-use std::{thread, time::Duration};
+use std::{net::UdpSocket, thread, time::Duration};
 
 use sheafio_core::Queue;
 use sheafio_drivers::{DriverError, af_xdp};
@@ -92,18 +92,30 @@ fn a_program_that_was_taken_off_is_told() {
     if !can_make_networks("a_program_that_was_taken_off_is_told") {
         return;
     }
-    let (netns, _veth) = network(2);
-    let first = Fwd::start(&netns, &["-p", "ve0"]);
+    let (netns, veth) = network(2);
+    let first = Fwd::start(&netns, &["-p", "ve0", "--mode", "rxonly"]);
+    let socket = veth.peer.enter(|| UdpSocket::bind((PEER, 0)).unwrap());
+    veth.set_neighbour("10.0.0.2", "02:00:00:00:00:aa");
+    let send = || (0..20).for_each(|_| assert!(socket.send_to(&[0; 60], ("10.0.0.2", 9)).is_ok()));
+    send();
     // Another queue is free, so by force it can be had.
     let second = Fwd::start_program(
         &netns,
         sheafio(),
         &["fwd", "-p", "ve0,start=1,force=yes", "--duration", "1500ms"],
     );
-    assert_eq!(second.wait().code, Some(0));
+    let second = second.wait();
+    assert_eq!(second.code, Some(0));
+    let told = format!("held by sheafio (pid {}), which receives nothing there any more", first.pid());
+    assert!(second.stderr.contains(&told) && second.stderr.contains("not put back"), "{}", second.stderr);
+    first.wait_for_text("ve0: another program took our XDP program off", 1);
+    send(); // To nobody's program.
     let ended = first.end();
-    ended.assert_conserved();
-    assert!(ended.stderr.contains("ve0: another program took our XDP program off"), "{}", ended.stderr);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let last = ended.assert_all_home();
+    let port = &last["ports"][0];
+    assert_eq!((&port["unexplained_rx"], &port["unexplained_tx"]), (&0.into(), &0.into()), "{last}");
+    assert_eq!(port["wire_rx"], port["program"]["redirected"], "{last}");
 }
 
 /// One interface, named twice: its second opening would take the first one's packets.

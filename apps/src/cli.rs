@@ -121,8 +121,8 @@ Keys of a PORT, with their defaults:
 
 /// How `fwd` ends, and what it prints.
 const OUTPUT: &str = "\
-Exit code: 0; 1 if frames were lost in the end, or the devices of all ports are gone, which ends the run;
-2 if it could not start.
+Exit code: 0; 1 if frames were lost in the end, the devices of all ports are gone, which ends the run, another program
+took ours off a port, or the report could not be written at the end; 2 if it could not start.
 
 With --json, one object a second and a last one with \"final\": true:
   t_s               seconds since the start

@@ -60,6 +60,12 @@ pub trait Control: Send {
         &[]
     }
 
+    /// Whether the port receives nothing any more although its device is there: someone else took the XDP program off. Known
+    /// from the look ([`Control::changes`]) that told of it on.
+    fn is_deaf(&self) -> bool {
+        false
+    }
+
     /// Looks for what has happened to the port since it was asked last; each thing is told once when it begins and
     /// once when it ends. A queue whose device is gone is marked so ([`sheafio_core::Queue::is_gone`]). Meant to be
     /// called a few times a second.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use sheafio_tests::{Fwd, Refusal, can_make_networks, refused, run, skip, succeeds};
+use sheafio_tests::{BpfObject, Fwd, PASS_ALL, Refusal, can_make_networks, refused, run, skip, succeeds};
 
 use crate::network;
 
@@ -19,10 +19,10 @@ fn another_program_is_named_and_replaced_only_by_force() {
         return;
     }
     let (netns, _veth) = network(1);
-    let object = pass_program();
+    let object = BpfObject::new(PASS_ALL);
     for (attach, mode, off) in [("xdpdrv", "native", "xdp off"), ("xdpgeneric", "generic", "xdpgeneric off")]
     {
-        netns.ip(&["link", "set", "dev", "ve0", attach, "obj", &object, "sec", "xdp"]);
+        netns.ip(&["link", "set", "dev", "ve0", attach, "obj", object.path(), "sec", "xdp"]);
         for asked in ["ve0", "ve0,mode=generic", "ve0,mode=native"] {
             let line = refused(&netns, &["-p", asked]);
             for part in [
@@ -41,7 +41,6 @@ fn another_program_is_named_and_replaced_only_by_force() {
         assert!(ended.stderr.contains("took off XDP program 'pass_all'"), "{}", ended.stderr);
         assert!(!netns.has_xdp("ve0"));
     }
-    fs::remove_file(object).unwrap();
 }
 
 /// Whose program it is, is seen by what processes hold; the commands that take it off do so.
@@ -98,7 +97,7 @@ fn a_program_of_a_device_above_is_named() {
     if !can_make_networks("a_program_of_a_device_above_is_named") {
         return;
     }
-    let object = pass_program();
+    let object = BpfObject::new(PASS_ALL);
     for (kind, add, below) in [
         (
             "bridge",
@@ -117,7 +116,7 @@ fn a_program_of_a_device_above_is_named() {
         }
         // Nothing is in the way as long as that has no program.
         Fwd::start(&netns, &["-p", "ve0"]).end().assert_conserved();
-        netns.ip(&["link", "set", "dev", "up0", "xdpgeneric", "obj", &object, "sec", "xdp"]);
+        netns.ip(&["link", "set", "dev", "up0", "xdpgeneric", "obj", object.path(), "sec", "xdp"]);
         for asked in ["ve0", "ve0,mode=generic", "ve0,mode=native"] {
             let line = refused(&netns, &["-p", asked]);
             let mode = if asked.ends_with("generic") { "generic" } else { "native" };
@@ -134,7 +133,6 @@ fn a_program_of_a_device_above_is_named() {
         netns.ip(&["link", "set", "dev", "up0", "xdpgeneric", "off"]);
         Fwd::start(&netns, &["-p", "ve0"]).end().assert_conserved();
     }
-    fs::remove_file(object).unwrap();
 }
 
 // A command of linux/bpf.h.
@@ -151,8 +149,8 @@ fn a_pin_of_another_program_is_named() {
         skip("a_pin_of_another_program_is_named", "bpffs can't be mounted");
         return;
     };
-    let object = pass_program();
-    netns.ip(&["link", "set", "dev", "ve0", "xdpdrv", "obj", &object, "sec", "xdp"]);
+    let object = BpfObject::new(PASS_ALL);
+    netns.ip(&["link", "set", "dev", "ve0", "xdpdrv", "obj", object.path(), "sec", "xdp"]);
     let line = refused(&netns, &["-p", "ve0"]);
     assert!(!line.contains("pinned"), "{line}");
     let id = line.split("(id ").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
@@ -162,7 +160,6 @@ fn a_pin_of_another_program_is_named() {
     let off = line.split("Take it off: ").nth(1).unwrap().split(';').next().unwrap();
     netns.run("sh", &["-c", off]);
     assert!(!netns.has_xdp("ve0"));
-    fs::remove_file(object).unwrap();
 }
 
 /// A bpffs of the test's own, gone when dropped.
@@ -194,20 +191,6 @@ impl Drop for Bpffs {
         run("umount", &[&self.0]);
         fs::remove_dir(&self.0).unwrap();
     }
-}
-
-/// An object file with a program that passes everything on.
-fn pass_program() -> String {
-    let folder = std::env::temp_dir();
-    let source = folder.join(format!("sheafio-{}-pass.c", std::process::id()));
-    let object = source.with_extension("o");
-    let text = "__attribute__((section(\"xdp\"), used)) int pass_all(void *ctx) { return 2; }\n\
-                char pass_license[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
-    fs::write(&source, text).unwrap();
-    let paths = [source.to_str().unwrap(), object.to_str().unwrap()];
-    sheafio_tests::run("clang", &["-O2", "-g", "-target", "bpf", "-c", paths[0], "-o", paths[1]]);
-    fs::remove_file(&source).unwrap();
-    paths[1].to_owned()
 }
 
 /// A queue that another process holds: whose it is.

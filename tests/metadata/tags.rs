@@ -1,14 +1,10 @@
 //! VLAN tags that lie beside packets: `sheafio fwd` sends them in the packets, or says that they are lost.
 
-use std::{
-    fs,
-    sync::atomic::{AtomicU32, Ordering},
-    time::Instant,
-};
+use std::time::Instant;
 
 use sheafio_drivers::af_xdp::{self, Config, Mode};
 use sheafio_tests::{
-    Fwd, Netns, Network, PacketSocket, can_make_networks, kernel_has, kernel_is_at_least, run,
+    BpfObject, Fwd, Netns, Network, PacketSocket, can_make_networks, kernel_has, kernel_is_at_least,
 };
 
 use crate::{PATIENCE, pool};
@@ -16,28 +12,20 @@ use crate::{PATIENCE, pool};
 /// Tags of the kernel's egress, in the order in which they are pushed: the last lies beside the packet, as those of the
 /// kernel's VLAN devices do, the others in it. Each is a protocol and a tag.
 pub(crate) fn push(peer: &Netns, tags: &[(u16, u16)]) {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let source = std::env::temp_dir().join(format!("sheafio-{}-vlan-{number}.c", std::process::id()));
-    let object = source.with_extension("o");
     let push = |(protocol, tag): &(u16, u16)| format!("vlan_push(skb, {}, {tag});", protocol.to_be());
     let pushes = tags.iter().map(push).collect::<Vec<_>>().join(" ");
     let text = format!(
         "static long (*vlan_push)(void *, unsigned short, unsigned short) = (void *)18;\n\
-         __attribute__((section(\"tcx/egress\"), used)) int push(void *skb) {{ {pushes} return 0; }}\n\
-         char push_license[] __attribute__((section(\"license\"), used)) = \"GPL\";\n"
+         __attribute__((section(\"tcx/egress\"), used)) int push(void *skb) {{ {pushes} return 0; }}\n"
     );
-    fs::write(&source, text).unwrap();
-    let paths = [source.to_str().unwrap(), object.to_str().unwrap()];
-    run("clang", &["-O2", "-g", "-target", "bpf", "-c", paths[0], "-o", paths[1]]);
+    let object = BpfObject::new(&text);
     // Whatever was pushed before is not any more.
     peer.succeeds("tc", &["qdisc", "del", "dev", "ve1", "clsact"]);
     peer.run("tc", &["qdisc", "add", "dev", "ve1", "clsact"]);
     peer.run(
         "tc",
-        &["filter", "add", "dev", "ve1", "egress", "bpf", "da", "obj", paths[1], "sec", "tcx/egress"],
+        &["filter", "add", "dev", "ve1", "egress", "bpf", "da", "obj", object.path(), "sec", "tcx/egress"],
     );
-    let _ = (fs::remove_file(&source), fs::remove_file(&object));
 }
 
 /// An ethertype for experiments (IEEE 802): whatever the kernels say meanwhile has another.

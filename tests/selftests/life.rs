@@ -2,7 +2,6 @@
 //! is shared.
 
 use std::{
-    fs,
     net::UdpSocket,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -11,7 +10,7 @@ use std::{
 use sheafio_core::Queue;
 use sheafio_drivers::af_xdp::{self, AfXdpQueue, Config, Mode, QueueSet, Steering, Verdict};
 use sheafio_mempool::{Burst, Hugepages, Mempool, PoolCache};
-use sheafio_tests::{Netns, PacketSocket, Veth, can_make_networks};
+use sheafio_tests::{BpfObject, Netns, PASS_ALL, PacketSocket, Veth, can_make_networks};
 
 use super::{Bench, Link, MODES, PATIENCE, all, joined, numbers, packet, packets, pool};
 
@@ -24,15 +23,8 @@ fn program_on(netns: &Netns, interface: &str) -> Option<u64> {
 
 /// Puts a program of someone else's on an interface, that passes everything on.
 fn attach_other(netns: &Netns, interface: &str, how: &str) {
-    let source = std::env::temp_dir().join(format!("sheafio-{}-other.c", std::process::id()));
-    let object = source.with_extension("o");
-    let text = "__attribute__((section(\"xdp\"), used)) int pass(void *ctx) { return 2; }\n\
-                char pass_license[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
-    fs::write(&source, text).unwrap();
-    let paths = [source.to_str().unwrap(), object.to_str().unwrap()];
-    sheafio_tests::run("clang", &["-O2", "-g", "-target", "bpf", "-c", paths[0], "-o", paths[1]]);
-    netns.ip(&["link", "set", "dev", interface, how, "obj", paths[1], "sec", "xdp"]);
-    let _ = (fs::remove_file(&source), fs::remove_file(&object));
+    let object = BpfObject::new(PASS_ALL);
+    netns.ip(&["link", "set", "dev", interface, how, "obj", object.path(), "sec", "xdp"]);
 }
 
 /// A port's program goes with the port, with all that it was told; programs of others stay.

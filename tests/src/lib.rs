@@ -4,6 +4,7 @@
 //! Owns: namespaces with the prefix `sheafio-`, which it deletes again. Never does: touch an
 //! interface that it did not make. Invariant: whatever a test starts ends with it.
 
+mod bpf;
 mod command;
 mod datagrams;
 mod forget;
@@ -18,6 +19,7 @@ mod refusal;
 mod relay;
 mod simulated;
 
+pub use bpf::{BpfObject, PASS_ALL};
 pub use command::{CommandCopy, Ended, Fwd, example, refused, refused_by, run_sheafio, sheafio};
 pub use datagrams::{datagram, receive_numbers, socket};
 pub use forget::forget;

@@ -46,8 +46,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// How often it prints.
 const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs until it is told to stop, or every port has lost its device. `Ok(true)` if that is not why it ended and every
-/// frame came home.
+/// Runs until it is told to stop, or every port has lost its device. `Ok(true)` if that is not why it ended, every
+/// frame came home, and no port lost its XDP program.
 pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
     let stop = Stop::on_signals()?;
     size::look_up(&mut args.size.ports)?;
@@ -141,7 +141,7 @@ pub(crate) fn run(mut args: FwdArgs) -> Result<bool, Error> {
         eprintln!("sheafio: --report: the run is over, but its report could not be written: {error}");
         return Ok(false);
     }
-    Ok(ending.conserved && !has_lost_all)
+    Ok(ending.conserved && !has_lost_all && !watch.has_deaf())
 }
 
 /// A started lcore; it tells what became of the frames that its queues held.

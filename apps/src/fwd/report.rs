@@ -152,7 +152,7 @@ impl Printer {
         let verdict = if ending.conserved { "every frame is accounted for" } else { "FRAMES WERE LOST" };
         writeln!(
             io::stdout(),
-            "\nwhole run:\n{}\nverdict: {verdict}; {} returned at close, {} retired; unexplained packets: {}",
+            "\nwhole run:\n{}\nverdict: {verdict}; {} returned at close, {} retired; packets received and neither sent nor dropped: {}",
             table(view),
             grouped(ending.closed.returned),
             grouped(ending.closed.retired),

@@ -153,6 +153,11 @@ impl Watch {
         all
     }
 
+    /// Whether a port's XDP program was taken off by someone else, so that it received nothing from then on.
+    pub(crate) fn has_deaf(&self) -> bool {
+        self.ports.iter().any(|port| port.control.is_deaf())
+    }
+
     /// Whether every port has lost its device, so that there is nothing to wait for.
     pub(crate) fn has_lost_all(&self) -> bool {
         self.ports.iter().flat_map(|port| &port.queues).all(|queue| queue.is_gone())

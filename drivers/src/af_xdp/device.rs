@@ -138,7 +138,19 @@ impl Device {
 
     /// The program is about to be taken off.
     pub(super) fn end(&self) {
-        self.seen().end.0 = link(&self.netlink, self.index);
+        let now = link(&self.netlink, self.index);
+        let mut seen = self.seen();
+        if seen.end.1.is_none() {
+            seen.end.0 = now;
+        }
+    }
+
+    /// Someone else took the program off, at some moment before this: what came since it was attached may have come to it
+    /// or not.
+    pub(super) fn lost_program(&self) {
+        let now = link(&self.netlink, self.index);
+        let mut seen = self.seen();
+        seen.end = (Some(seen.start.1), Some(now.unwrap_or(seen.last)));
     }
 
     /// It is off, and an RCU grace period is over since. Does nothing where [`Device::end`] was not called before, or

@@ -154,6 +154,10 @@ impl Control for Life {
         if has_changed { &[Right::NetAdmin] } else { &[] }
     }
 
+    fn is_deaf(&self) -> bool {
+        self.seen.was_taken_off
+    }
+
     fn changes(&mut self) -> Vec<Change> {
         if self.is_gone {
             return Vec::new();
@@ -167,6 +171,9 @@ impl Control for Life {
         };
         let (link, patience) = link(&self.seen, &state);
         let now = Seen { state, link, patience, was_taken_off: attachment.was_taken_off() };
+        if let (true, false, Some(device)) = (now.was_taken_off, self.seen.was_taken_off, &self.device) {
+            device.lost_program();
+        }
         let changes = changes(&self.seen, &now, &self.queues, self.largest);
         self.seen = now;
         changes

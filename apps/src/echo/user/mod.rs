@@ -113,5 +113,5 @@ pub(super) fn run(args: &EchoArgs) -> Result<bool, Error> {
     tell(&view);
     // Whether the verdict could be printed does not change it.
     let _ = printer.end(&view, closed, whereabouts.as_deref());
-    Ok(whereabouts.is_none() && !has_lost_all)
+    Ok(whereabouts.is_none() && !has_lost_all && !watch.has_deaf())
 }

@@ -134,6 +134,11 @@ impl Watch {
         self.fwd.has_lost_all()
     }
 
+    /// Whether a port's XDP program was taken off by someone else.
+    pub(super) fn has_deaf(&self) -> bool {
+        self.fwd.has_deaf()
+    }
+
     /// The moment, with rates since the last look.
     pub(super) fn look(&mut self) -> View {
         let fwd = self.fwd.look();
