@@ -12,7 +12,7 @@ use sheafio_drivers::{
     drop_rights,
 };
 use sheafio_mempool::{Burst, Hugepages, Mempool};
-use sheafio_tests::{Fwd, Netns, Veth, can_make_networks, sheafio, skip};
+use sheafio_tests::{CommandCopy, Fwd, Netns, Veth, can_make_networks, sheafio, skip, succeeds};
 
 const PEER: &str = "10.0.0.1";
 const OURS: &str = "10.0.0.2";
@@ -394,4 +394,32 @@ fn each_burst_runs_the_driver() {
             assert_eq!(pool.audit().unwrap().home, 1024);
         });
     }
+}
+
+/// A file's capabilities let a user set the device up; those who could put that back after a kill would have none.
+#[test]
+fn a_guard_without_the_right_is_told_of() {
+    let name = "a_guard_without_the_right_is_told_of";
+    if !can_make_networks(name) {
+        return;
+    }
+    let (netns, _veth) = network();
+    let copy = CommandCopy::new("busy");
+    let capabilities = "cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock,cap_dac_override+ep";
+    if !succeeds("setcap", &[capabilities, copy.path()]) {
+        skip(name, "the folder for temporary files keeps no file capabilities");
+        return;
+    }
+    let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
+    let words = [&user[..], &[copy.path(), "fwd", "--json", "-p", BUSY]].concat();
+    let fwd = Fwd::start_program(&netns, words[0].into(), &words[1..]);
+    fwd.wait_for_xdp(&netns, "ve0");
+    assert_settings(&netns, POLLED, "of a user with the capabilities");
+    let ended = fwd.end();
+    ended.assert_conserved();
+    for part in ["nobody puts napi_defer_hard_irqs back", "no CAP_NET_ADMIN", "echo 0 > /sys/class/net/ve0/"]
+    {
+        assert!(ended.stderr.contains(part), "'{part}' is missing in: {}", ended.stderr);
+    }
+    assert_settings(&netns, OWN, "put back by the user");
 }

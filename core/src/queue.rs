@@ -56,7 +56,8 @@ pub trait Queue: Send {
     /// the device has let go of. The queue receives and sends nothing afterwards; closing it again
     /// does nothing. Dropping a queue closes it too.
     ///
-    /// It waits for the device until `end` at most; then it tries once and waits no more.
+    /// It waits for the device until `end` at most. What a call into the kernel takes, such as one that waits there for a NIC
+    /// that is reset, comes on top.
     fn close_by(&mut self, cache: &mut PoolCache, end: Instant) -> Closed;
 
     /// Does so within 1.8 s. For several queues of an lcore there are [`close_ends`].

@@ -153,8 +153,9 @@ mod tests {
 
     /// That program, started by a shell that runs a command first; and what it prints.
     fn start(first: &str) -> (Child, impl Iterator<Item = String>) {
-        let mut child = Command::new("sh")
-            .args(["-c", &format!("{first}; exec \"$0\" \"$@\"")])
+        // Whoever runs the tests may ignore SIGHUP, which children inherit.
+        let mut child = Command::new("env")
+            .args(["--default-signal=HUP", "sh", "-c", &format!("{first}; exec \"$0\" \"$@\"")])
             .arg(env::current_exe().unwrap())
             .args(["--exact", "stop::tests::hangs_while_it_closes", "--nocapture"])
             .env("SHEAFIO_HANGS", "1")

@@ -102,6 +102,9 @@ fn judge(listener: &File, error: i32, nth: usize, whose: Whose, seen: &AtomicUsi
         if poll.revents & libc::POLLHUP != 0 {
             return;
         }
+        if poll.revents & libc::POLLIN == 0 {
+            continue; // A signal: receiving would wait without an end.
+        }
         // SAFETY: the kernel writes one seccomp_notif.
         if unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut asked) } < 0 {
             continue; // Whoever asked has been killed.

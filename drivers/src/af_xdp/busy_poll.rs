@@ -37,7 +37,7 @@ const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_
 
 /// How long a run before this one may take to put its settings back; and the guards, when they are not needed any more
 /// or have our part to do.
-const RELEASE_LIMIT: Duration = Duration::from_secs(1);
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 const GUARD_LIMIT: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_millis(1);
 

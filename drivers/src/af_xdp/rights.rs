@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use libbpf_sys as sys;
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_ambient_set, capability_is_in_bounding_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
@@ -58,6 +58,15 @@ pub(super) fn missing() -> Vec<Right> {
         _ => !held.contains(right.set()),
     };
     [Right::NetAdmin, Right::NetRaw, Right::Bpf].into_iter().filter(is_missing).collect()
+}
+
+/// Whether a program that this thread starts has `CAP_NET_ADMIN`: root's have, and those of a thread with ambient capabilities;
+/// those of a file are its alone (execve(2) and capabilities(7)).
+pub(super) fn others_may_administer() -> bool {
+    let admin = CapabilitySet::NET_ADMIN;
+    let is_root = rustix::process::geteuid().is_root();
+    let bounded = capability_is_in_bounding_set(admin).unwrap_or(true);
+    is_root && bounded || capability_is_in_ambient_set(admin).unwrap_or(false)
 }
 
 /// Whether the kernel's verifier trusts this thread's programs with pointers that it can't bound against

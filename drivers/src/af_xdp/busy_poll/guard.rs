@@ -17,6 +17,7 @@ use std::{
 };
 
 use super::{GUARD_LIMIT, RETRY};
+use crate::af_xdp::rights::others_may_administer;
 
 /// Waits for a line, which says that all is well, or for the end of the process that would write it; then puts the value
 /// before ($1) in the place of ours ($2), if that is still there. The setting is its standard output.
@@ -35,6 +36,10 @@ pub(super) struct Guard {
 impl Guard {
     /// Starts it for a setting, in a process group of its own: it is not meant by signals of a terminal to ours.
     pub(super) fn start(file: &File, before: &str, value: &str) -> io::Result<Self> {
+        if !others_may_administer() {
+            let why = "it would have no CAP_NET_ADMIN: capabilities of a file are not its children's, ambient ones are";
+            return Err(io::Error::other(why));
+        }
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", SCRIPT, "sheafio-busy-poll", before, value]);
         let shell = shell.stdin(Stdio::piped()).stdout(file.try_clone()?).stderr(Stdio::null());

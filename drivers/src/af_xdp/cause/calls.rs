@@ -90,8 +90,10 @@ pub(super) const NAMESPACE: &str = "It runs in a user namespace, as in rootless 
 
 pub(super) fn out_of_memory(process: &Process) -> String {
     match process.address_space_bytes {
+        // Only a part of what the kernel has no memory for takes address space.
         Some(bytes) => format!(
-            "This process may have {} MiB of address space (RLIMIT_AS): ulimit -v unlimited",
+            "This process may have {} MiB of address space (RLIMIT_AS), which may be why: ulimit -v unlimited; if not, the \
+             kernel found no memory for it: see free -m, and memory.max of the control group",
             bytes >> 20
         ),
         None => {
