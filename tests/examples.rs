@@ -103,8 +103,14 @@ fn examples_say_how_to_run_them() {
         ("udp_echo", "usage: udp_echo INTERFACE CPU"),
     ] {
         let output = std::process::Command::new(example(name)).output().unwrap();
-        assert!(!output.status.success());
+        assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains(usage));
+        // What can't be meant is told before anything is opened.
+        let words = usage.split(' ').skip(2).map(|word| if word.ends_with("CPU") { "x" } else { "no-such" });
+        let output = std::process::Command::new(example(name)).args(words).output().unwrap();
+        let (told, said) = (String::from_utf8_lossy(&output.stderr), &output.stdout);
+        assert!(told.contains("'x' is no CPU number, such as 1") && said.is_empty(), "{name}: {told}");
+        assert_eq!(output.status.code(), Some(2));
     }
 }
 

@@ -47,6 +47,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let [interface, address, port, cpu] = args.as_slice() else {
         return Err("usage: tcp_sum INTERFACE ADDRESS PORT CPU".into());
     };
+    let lcore = Lcore::pin(cpu.parse().map_err(|_| format!("'{cpu}' is no CPU number, such as 1"))?)?;
     let (ip, port): (IpAddr, u16) = (address.parse()?, port.parse()?);
     let pool = Mempool::builder().frames(65_536).build()?;
     let config = Config { steer: format!("tcp@{ip}:{port}").parse()?, ..Config::default() };
@@ -62,7 +63,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     let mut cache = pool.cache()?;
     println!("tcp_sum: adds numbers on {ip}, TCP port {port}, on CPU {cpu}, until Ctrl-C");
-    Lcore::pin(cpu.parse()?)?.run_with(&mut cache, |cache| {
+    lcore.run_with(&mut cache, |cache| {
         queue.rx_burst(cache, &mut rx);
         let work = stack.poll(start.elapsed().as_nanos() as u64, cache, &mut rx, &mut tx);
         queue.tx_burst(cache, &mut tx); // What the TX ring has no room for stays, and holds TCP back.
