@@ -114,6 +114,21 @@ fn examples_say_how_to_run_them() {
     }
 }
 
+/// The one who is in the way is the process itself: to kill it is no remedy.
+#[test]
+fn an_interface_that_a_program_opens_twice_is_its_own() {
+    if !can_make_networks("an_interface_that_a_program_opens_twice_is_its_own") {
+        return;
+    }
+    let netns = Netns::new("fwd");
+    let _veth = Veth::new(&netns, "ve0", LEFT, 1);
+    let ended = Fwd::start_program(&netns, example("l2fwd"), &["ve0", "ve0", &cpu()]).wait();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("This process has the interface open itself: once is"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("kill") && !ended.stderr.contains("force"), "{}", ended.stderr);
+    assert!(!netns.has_xdp("ve0"));
+}
+
 /// The example answers on its port of an address that the kernel has, and the kernel on another port of the same address.
 #[test]
 fn tcp_sum_adds_beside_a_server_of_the_kernels() {

@@ -61,10 +61,7 @@ pub enum DriverError {
         wanted: u32,
     },
     /// Another XDP program is attached.
-    #[error(
-        "{interface}: XDP program {program} is attached already ({mode} mode, {owner}). Take it off: {remedy}; or \
-         replace it: -p {interface},force=yes (or fwd --force)"
-    )]
+    #[error("{interface}: XDP program {program} is attached already ({mode} mode, {owner}). {remedy}")]
     Attached {
         /// The interface.
         interface: String,
@@ -74,7 +71,7 @@ pub enum DriverError {
         mode: &'static str,
         /// How it is attached, and who holds it: processes, pins.
         owner: String,
-        /// The command that detaches it.
+        /// The command that detaches it, and the key that replaces it; or, of a port of this process, what to do instead.
         remedy: String,
     },
     /// Another XDP program could not be taken off.

@@ -18,7 +18,7 @@ use super::{
 pub(super) use calls::{Call, is_of_the_process, of_call};
 use calls::{NAMESPACE, out_of_memory};
 use others::of_above;
-pub(super) use others::{Above, Attached, of_attached, of_queue, of_taken_off};
+pub(super) use others::{Above, Attached, beside_attached, of_attached, of_queue, of_taken_off};
 
 /// What setcap(8) has to give: it replaces what a file had before.
 const NEEDED: &str = "cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock";

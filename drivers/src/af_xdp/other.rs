@@ -16,7 +16,7 @@ use super::{
     cause::{self, Above},
     driver::query,
     interface::Interface,
-    owner,
+    owner::{self, Holding},
     program::{check, flag},
 };
 use crate::DriverError;
@@ -50,38 +50,39 @@ impl Other {
         Some(Self { id, name: program_name(id), generic, link: link_of(id, interface.index) })
     }
 
+    /// Who keeps it attached.
+    fn holding(&self) -> Holding {
+        owner::of_program(self.id, self.link.as_ref().map(|(_, fd)| fd.as_fd()))
+    }
+
     /// Who owns it, and the command that takes it off.
-    fn owner_and_remedy(&self, interface: &Interface) -> (String, String) {
+    fn owner_and_remedy(&self, interface: &Interface, holding: &Holding) -> (String, String) {
         cause::of_attached(cause::Attached {
             interface: &interface.name,
             is_generic: self.generic,
             link: self.link.as_ref().map(|(id, _)| *id),
             // Names and links take the same right.
             sees_links: self.name.is_some(),
-            holding: &owner::of_program(self.id, self.link.as_ref().map(|(_, fd)| fd.as_fd())),
+            holding,
         })
     }
 
     /// The error that tells of it.
     pub(super) fn refuse(&self, interface: &Interface) -> DriverError {
-        let (owner, remedy) = self.owner_and_remedy(interface);
+        let holding = self.holding();
+        let (owner, off) = self.owner_and_remedy(interface, &holding);
         DriverError::Attached {
             interface: interface.name.clone(),
             program: self.to_string(),
             mode: if self.generic { "generic" } else { "native" },
             owner,
-            remedy,
+            remedy: cause::beside_attached(&interface.name, &holding, &off),
         }
     }
 
     /// Takes it off. Returns what the user should know of it.
     pub(super) fn detach(&self, interface: &Interface) -> Result<String, DriverError> {
-        let link = self.link.as_ref().map(|(_, fd)| fd.as_fd());
-        let told = cause::of_taken_off(
-            &interface.name,
-            &self.to_string(),
-            &owner::of_program(self.id, link).processes,
-        );
+        let told = cause::of_taken_off(&interface.name, &self.to_string(), &self.holding().processes);
         self.take_off(interface).map(|()| told)
     }
 
@@ -98,7 +99,7 @@ impl Other {
             interface: interface.name.clone(),
             program: self.to_string(),
             source,
-            remedy: self.owner_and_remedy(interface).1,
+            remedy: self.owner_and_remedy(interface, &self.holding()).1,
         })
     }
 }
@@ -108,7 +109,7 @@ pub(super) fn above(interface: &Interface) -> Vec<Above> {
     let program_on = |upper: &str| {
         let upper = Interface::lookup(upper).ok()?;
         let other = Other::on(&upper)?;
-        Some((other.to_string(), other.owner_and_remedy(&upper).1))
+        Some((other.to_string(), other.owner_and_remedy(&upper, &other.holding()).1))
     };
     let names = interface.names_above().into_iter();
     names.map(|interface| Above { program: program_on(&interface), interface }).collect()

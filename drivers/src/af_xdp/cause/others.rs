@@ -1,6 +1,6 @@
 //! Who is in the way, and the commands that get them out of it, in words.
 
-use std::{fmt::Write, path::PathBuf};
+use std::{fmt::Write, path::PathBuf, process};
 
 use crate::af_xdp::owner::{Holder, Holding, QueueHolder};
 
@@ -38,12 +38,8 @@ pub(in crate::af_xdp) fn of_attached(at: Attached<'_>) -> (String, String) {
 
     let by_netlink =
         format!("ip link set dev {interface} {} off", if at.is_generic { "xdpgeneric" } else { "xdp" });
-    if processes.iter().any(|holder| holder.pid == std::process::id()) {
-        // A program that opens an interface twice, under two names perhaps.
-        return (
-            owner,
-            "this process itself has the interface open: close that port first, or use its queues".to_owned(),
-        );
+    if is_own(holding) {
+        return (owner, format!("close the port that this process has on {interface}"));
     }
     let remedy = match link {
         None if at.sees_links => by_netlink,
@@ -55,6 +51,22 @@ pub(in crate::af_xdp) fn of_attached(at: Attached<'_>) -> (String, String) {
         }
     };
     (owner, remedy)
+}
+
+/// What helps who can't open an interface because of a program that is attached, by what takes that one off.
+pub(in crate::af_xdp) fn beside_attached(interface: &str, holding: &Holding, off: &str) -> String {
+    if is_own(holding) {
+        // Neither to end itself nor to take off its own program would help a process that opens an interface twice.
+        return "This process has the interface open itself: once is enough, that port gives all its queues \
+                (AfXdpPort::queue)"
+            .to_owned();
+    }
+    format!("Take it off: {off}; or replace it: -p {interface},force=yes (or fwd --force)")
+}
+
+/// Whether it is this process that holds a program.
+fn is_own(holding: &Holding) -> bool {
+    holding.processes.iter().any(|holder| holder.pid == process::id())
 }
 
 /// What has become of a program that was taken off by force, and of those who held it.

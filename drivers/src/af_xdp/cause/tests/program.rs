@@ -134,6 +134,39 @@ fn the_owner_of_a_program_is_told_with_the_command_that_ends_it() {
     has(&remedy, &["as root: bpftool net", "ip link set dev eth7 xdpgeneric off"]);
 }
 
+/// Of the ways out for other programs, none helps a process that is in its own way.
+#[test]
+fn a_program_of_this_process_is_told_from_those_of_others() {
+    let own = Holder { pid: std::process::id(), name: "l2fwd".to_owned() };
+    let own = Holding { processes: vec![own], pins: Vec::new(), link: Some(9) };
+    let other = Holding { processes: vec![Holder { pid: 0, name: "sheafio".to_owned() }], ..own.clone() };
+    let off = |holding| {
+        let at = Attached { interface: "eth7", is_generic: false, link: Some(9), sees_links: true, holding };
+        of_attached(at).1
+    };
+    assert_eq!(off(&own), "close the port that this process has on eth7");
+    has(&beside_attached("eth7", &own, &off(&own)), &["once is enough", "AfXdpPort::queue"]);
+    assert_eq!(
+        beside_attached("eth7", &other, &off(&other)),
+        "Take it off: kill 0, or: bpftool link detach id 9; or replace it: -p eth7,force=yes (or fwd --force)"
+    );
+}
+
+#[test]
+fn who_loses_by_a_forced_take_off_is_told_where_it_can_be_seen() {
+    let holders = [Holder { pid: 12, name: "sheafio".to_owned() }];
+    let program = "'sheafio_frags' (id 7)";
+    assert_eq!(
+        of_taken_off("eth7", program, &holders),
+        "eth7: took off XDP program 'sheafio_frags' (id 7), held by sheafio (pid 12), which receives nothing there any \
+         more. It is not put back when this ends"
+    );
+    assert_eq!(
+        of_taken_off("eth7", program, &[]),
+        "eth7: took off XDP program 'sheafio_frags' (id 7). It is not put back when this ends"
+    );
+}
+
 #[test]
 fn the_owner_of_a_queue_is_told_as_surely_as_the_kernel_tells() {
     let one = vec![Holder { pid: 12, name: "sheafio".to_owned() }];
