@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 fn root() -> PathBuf {
@@ -118,6 +119,33 @@ fn nothing_else_stands_at_the_top() {
     for entry in fs::read_dir(root()).unwrap().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         assert!(name.starts_with('.') || allowed.contains(&name.as_str()), "{name}");
+    }
+}
+
+/// `deploy/packages` explains each of its sets, and names them to who asks for another one. Nothing is installed here.
+#[test]
+fn the_sets_of_packages_are_told() {
+    let script = root().join("deploy/packages");
+    let run = |args: &[&str]| {
+        let output = Command::new(&script).args(args).output().unwrap();
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), stdout, stderr)
+    };
+    let text = fs::read_to_string(&script).unwrap();
+    let sets =
+        text.lines().filter_map(|line| line.strip_prefix("  [")?.split_once("]=")).map(|(name, _)| name);
+    let sets: BTreeSet<_> = sets.collect();
+    assert!(sets.contains("build"), "{sets:?}");
+    for asked in ["-h", "--help"] {
+        let (code, stdout, stderr) = run(&[asked]);
+        assert_eq!((code, stderr.as_str()), (Some(0), ""));
+        let explained = stdout.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+        assert_eq!(explained.collect::<BTreeSet<_>>(), sets);
+    }
+    let allowed = sets.iter().copied().collect::<Vec<_>>().join(" ");
+    for unknown in ["nothing", "", "build demo"] {
+        let told = format!("deploy/packages: unknown set '{unknown}'; allowed: {allowed}\n");
+        assert_eq!(run(&[unknown]), (Some(2), String::new(), told));
     }
 }
 

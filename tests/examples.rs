@@ -103,13 +103,25 @@ fn examples_say_how_to_run_them() {
         ("udp_echo", "usage: udp_echo INTERFACE CPU"),
     ] {
         let output = std::process::Command::new(example(name)).output().unwrap();
-        assert_eq!(output.status.code(), Some(2));
+        assert!(!output.status.success());
         assert!(String::from_utf8_lossy(&output.stderr).contains(usage));
-        // What can't be meant is told before anything is opened.
-        let words = usage.split(' ').skip(2).map(|word| if word.ends_with("CPU") { "x" } else { "no-such" });
-        let output = std::process::Command::new(example(name)).args(words).output().unwrap();
-        let (told, said) = (String::from_utf8_lossy(&output.stderr), &output.stdout);
-        assert!(told.contains("'x' is no CPU number, such as 1") && said.is_empty(), "{name}: {told}");
+    }
+}
+
+/// What can't be read is said before anything is opened or announced.
+#[test]
+fn examples_name_the_argument_that_they_cannot_read() {
+    for (name, args, told) in [
+        ("l2fwd", &["none0", "none1", "x"][..], "l2fwd: 'x' is no CPU number, such as 1"),
+        ("pipeline", &["none0", "none1", "0", "x"], "pipeline: 'x' is no CPU number, such as 1"),
+        ("udp_echo", &["none0", "x"], "udp_echo: 'x' is no CPU number, such as 1"),
+        ("tcp_sum", &["none0", RIGHT, "7000", "x"], "tcp_sum: 'x' is no CPU number, such as 1"),
+        ("tcp_sum", &["none0", RIGHT, "x", "0"], "tcp_sum: 'x' is no port, such as 7000"),
+        ("tcp_sum", &["none0", "host", "7000", "0"], "tcp_sum: 'host' is no IP address, such as 10.0.0.2"),
+    ] {
+        let output = std::process::Command::new(example(name)).args(args).output().unwrap();
+        let printed = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(printed, ("".into(), format!("{told}\n").into()));
         assert_eq!(output.status.code(), Some(2));
     }
 }
@@ -168,5 +180,29 @@ fn tcp_sum_adds_beside_a_server_of_the_kernels() {
     other.read_to_string(&mut text).unwrap();
     assert_eq!(text, "the kernel's");
     kernels.join().unwrap();
+    assert_all_home(&sum.end());
+}
+
+/// An IPv6 address and a port are told apart, and no packet to another port is taken.
+#[test]
+fn tcp_sum_adds_on_a_port_of_an_ipv6_address() {
+    if !can_make_networks("tcp_sum_adds_on_a_port_of_an_ipv6_address") {
+        return;
+    }
+    let netns = Netns::new("fwd");
+    let veth = Veth::new(&netns, "ve0", LEFT, 1);
+    netns.add_ipv6("ve0", "fd00::2/64");
+    veth.peer.add_ipv6("ve1", "fd00::1/64");
+    let kernels = netns.enter(|| TcpListener::bind(("fd00::2", 8000)).unwrap());
+    let sum = Fwd::start_program(&netns, example("tcp_sum"), &["ve0", "fd00::2", "7000", &cpu()]);
+    sum.wait_for_xdp(&netns, "ve0");
+    let mut stream = veth.peer.enter(|| TcpStream::connect(("fd00::2", 7000)).unwrap());
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(&[0, 0, 0, 1, 0, 0, 0, 2]).unwrap();
+    let mut response = [0; 4];
+    stream.read_exact(&mut response).unwrap();
+    assert_eq!(u32::from_be_bytes(response), 3);
+    let other = veth.peer.enter(|| TcpStream::connect(("fd00::2", 8000)).unwrap());
+    drop((stream, other, kernels));
     assert_all_home(&sum.end());
 }

@@ -19,14 +19,14 @@ fn main() {
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
     let [left, right, cpu] = args.as_slice() else { return Err("usage: l2fwd LEFT RIGHT CPU".into()) };
-    let lcore = Lcore::pin(cpu.parse().map_err(|_| format!("'{cpu}' is no CPU number, such as 1"))?)?;
+    let cpu = cpu.parse::<u32>().map_err(|_| format!("'{cpu}' is no CPU number, such as 1"))?;
     let pool = Mempool::builder().frames(16_384).build()?;
     let (mut left, mut right) = (af_xdp::open(left, pool)?, af_xdp::open(right, pool)?);
     left.warnings().iter().chain(right.warnings()).for_each(|warning| eprintln!("warning: {warning}"));
     let (mut left, mut right) = (left.queue(0)?, right.queue(0)?);
     let mut burst = Burst::new();
     println!("l2fwd: forwards on CPU {cpu} until Ctrl-C");
-    lcore.run(pool, |cache| {
+    Lcore::pin(cpu)?.run(pool, |cache| {
         forward(&mut left, &mut right, cache, &mut burst) + forward(&mut right, &mut left, cache, &mut burst)
     })?;
     for totals in [&left, &right].map(|queue| queue.counters().totals()) {

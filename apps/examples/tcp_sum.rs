@@ -5,7 +5,11 @@
 //! ```
 //! The address is the kernel's, and so is every other port of it.
 
-use std::{net::IpAddr, sync::Arc, time::Instant};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Instant,
+};
 
 use sheafio_core::{Lcore, Queue};
 use sheafio_drivers::af_xdp::{self, Config};
@@ -47,10 +51,13 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let [interface, address, port, cpu] = args.as_slice() else {
         return Err("usage: tcp_sum INTERFACE ADDRESS PORT CPU".into());
     };
-    let lcore = Lcore::pin(cpu.parse().map_err(|_| format!("'{cpu}' is no CPU number, such as 1"))?)?;
-    let (ip, port): (IpAddr, u16) = (address.parse()?, port.parse()?);
+    let ip: IpAddr =
+        address.parse().map_err(|_| format!("'{address}' is no IP address, such as 10.0.0.2"))?;
+    let port: u16 = port.parse().map_err(|_| format!("'{port}' is no port, such as 7000"))?;
+    let cpu = cpu.parse::<u32>().map_err(|_| format!("'{cpu}' is no CPU number, such as 1"))?;
     let pool = Mempool::builder().frames(65_536).build()?;
-    let config = Config { steer: format!("tcp@{ip}:{port}").parse()?, ..Config::default() };
+    let steer = format!("tcp@{}", SocketAddr::new(ip, port)).parse()?; // It puts an IPv6 address into brackets.
+    let config = Config { steer, ..Config::default() };
     let mut device = af_xdp::open_with(interface, &config, pool)?;
     device.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
     let mut queue = device.queue(0)?;
@@ -63,7 +70,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     let mut cache = pool.cache()?;
     println!("tcp_sum: adds numbers on {ip}, TCP port {port}, on CPU {cpu}, until Ctrl-C");
-    lcore.run_with(&mut cache, |cache| {
+    Lcore::pin(cpu)?.run_with(&mut cache, |cache| {
         queue.rx_burst(cache, &mut rx);
         let work = stack.poll(start.elapsed().as_nanos() as u64, cache, &mut rx, &mut tx);
         queue.tx_burst(cache, &mut tx); // What the TX ring has no room for stays, and holds TCP back.

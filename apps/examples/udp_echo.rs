@@ -20,14 +20,14 @@ fn main() {
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<_> = std::env::args().skip(1).collect();
     let [interface, cpu] = args.as_slice() else { return Err("usage: udp_echo INTERFACE CPU".into()) };
-    let lcore = Lcore::pin(cpu.parse().map_err(|_| format!("'{cpu}' is no CPU number, such as 1"))?)?;
+    let cpu = cpu.parse::<u32>().map_err(|_| format!("'{cpu}' is no CPU number, such as 1"))?;
     let pool = Mempool::builder().build()?;
     let mut port = af_xdp::open(interface, pool)?;
     port.warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
     let mut queue = port.queue(0)?;
     let mut burst = Burst::new();
     println!("udp_echo: answers each UDP packet that comes to {interface}, on CPU {cpu}, until Ctrl-C");
-    lcore.run(pool, |cache| {
+    Lcore::pin(cpu)?.run(pool, |cache| {
         let received = queue.rx_burst(cache, &mut burst);
         burst.retain_packets(cache, |packet| packet.len() == 1 && turn_round(&mut packet[0]).is_some());
         queue.tx_or_drop(cache, &mut burst);
