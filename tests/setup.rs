@@ -97,6 +97,8 @@ fn a_program_that_was_taken_off_is_told() {
     let socket = veth.peer.enter(|| UdpSocket::bind((PEER, 0)).unwrap());
     veth.set_neighbour("10.0.0.2", "02:00:00:00:00:aa");
     let send = || (0..20).for_each(|_| assert!(socket.send_to(&[0; 60], ("10.0.0.2", 9)).is_ok()));
+    // What comes before the first look at the device may have come to the program or not, and would hide what comes later.
+    first.wait_for_lines(1);
     send();
     // Another queue is free, so by force it can be had.
     let second = Fwd::start_program(
