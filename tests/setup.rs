@@ -122,6 +122,24 @@ fn a_program_that_was_taken_off_is_told() {
     assert!(seen >= 20, "{last}");
 }
 
+/// So does a server, which nobody reaches any more.
+#[test]
+fn a_server_whose_program_was_taken_off_ends_with_1() {
+    if !can_make_networks("a_server_whose_program_was_taken_off_ends_with_1") {
+        return;
+    }
+    let (netns, _veth) = network(2);
+    let serve = ["echo", "-p", "ve0,queues=1", "--json", "--tcp", "7", "--ip", "10.0.0.9/24"];
+    let server = Fwd::start_program(&netns, sheafio(), &serve);
+    server.wait_for_xdp(&netns, "ve0");
+    let other = ["fwd", "-p", "ve0,start=1,force=yes", "--duration", "500ms"];
+    assert_eq!(Fwd::start_program(&netns, sheafio(), &other).wait().code, Some(0));
+    server.wait_for_text("ve0: another program took our XDP program off", 1);
+    let ended = server.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stdout.lines().last().unwrap().contains(r#""conserved":true"#), "{ended:?}");
+}
+
 /// One interface, named twice: its second opening would take the first one's packets.
 #[test]
 fn an_interface_can_be_named_once() {
