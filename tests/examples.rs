@@ -61,7 +61,8 @@ fn udp_echo_answers_a_kernel_client_that_leaves_checksums_to_the_device() {
         let sent: Vec<u8> = (0..len).map(|at| (at * 7) as u8).collect();
         socket.send(&sent).unwrap();
         let mut received = [0; 2000];
-        let received_len = socket.recv(&mut received).unwrap_or_else(|error| panic!("{len} bytes: {error}"));
+        let received_len = sheafio_tests::recv(&socket, &mut received)
+            .unwrap_or_else(|error| panic!("{len} bytes: {error}"));
         assert_eq!(received[..received_len], sent);
     }
     assert_eq!(veth.peer.snmp("Udp", "InCsumErrors"), 0);
@@ -89,7 +90,8 @@ fn a_pipeline_over_two_cores_forwards_what_a_kernel_sends() {
     for number in 0..20_000_u32 {
         sender.send_to(&number.to_le_bytes(), (RIGHT, 7)).unwrap();
         let mut received = [0; 8];
-        let len = receiver.recv(&mut received).unwrap_or_else(|error| panic!("packet {number}: {error}"));
+        let len = sheafio_tests::recv(&receiver, &mut received)
+            .unwrap_or_else(|error| panic!("packet {number}: {error}"));
         assert_eq!(received[..len], number.to_le_bytes());
     }
     assert_all_home(&pipeline.end());

@@ -257,7 +257,7 @@ fn kernel_services_answer_beside_a_port_that_takes_its_own() {
                 let sent_before = number / 32 * 32;
                 for number in (sent_before..=number).take_while(|number| *number < 200) {
                     let mut buffer = [0; 8];
-                    let received = kernel_udp.recv(&mut buffer).unwrap();
+                    let received = sheafio_tests::recv(&kernel_udp, &mut buffer).unwrap();
                     assert_eq!((received, &buffer[..4]), (4, &number.to_be_bytes()[..]));
                 }
             }

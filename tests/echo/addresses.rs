@@ -132,7 +132,10 @@ fn an_own_address_is_found_announced_and_served() {
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
             socket.connect((address, 9)).unwrap();
             socket.send(b"x").unwrap();
-            assert_eq!(socket.recv(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+            assert_eq!(
+                sheafio_tests::recv(&socket, &mut [0]).unwrap_err().kind(),
+                ErrorKind::ConnectionRefused
+            );
         });
         // The addresses of the kernel are its own still.
         let kernels = if largest == LARGEST { SHARED } else { SHARED6 };
@@ -198,7 +201,7 @@ fn datagrams_that_must_not_be_answered_are_not() {
     // What comes after all of them is answered, and nothing before it was.
     assert_echoes_datagrams(&network.udp(OWN), [100].into_iter());
     for socket in &sockets {
-        let got = socket.recv(&mut [0; 5000]).map_err(|error| error.kind());
+        let got = sheafio_tests::recv(socket, &mut [0; 5000]).map_err(|error| error.kind());
         assert_eq!(got, Err(ErrorKind::WouldBlock), "something was answered");
     }
     let last = server.end();

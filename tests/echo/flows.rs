@@ -165,7 +165,7 @@ fn a_client_may_leave_checksums_and_segments_to_its_device() {
                 let sent = pattern(len);
                 socket.send(&sent).unwrap();
                 let mut received = [0; 2000];
-                let count = socket.recv(&mut received).unwrap();
+                let count = sheafio_tests::recv(&socket, &mut received).unwrap();
                 assert!(received[..count] == sent, "{mode}, {address}: {count} of {len} bytes");
             }
         }

@@ -284,7 +284,8 @@ fn assert_echoes_datagrams(socket: &UdpSocket, lengths: impl Iterator<Item = usi
     for len in lengths {
         let bytes = pattern(len);
         socket.send(&bytes).unwrap();
-        let came = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{len} bytes: {error}"));
+        let came =
+            sheafio_tests::recv(socket, &mut buffer).unwrap_or_else(|error| panic!("{len} bytes: {error}"));
         assert!(buffer[..came] == bytes, "{came} of {len} bytes came back");
     }
 }

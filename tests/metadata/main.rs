@@ -119,7 +119,7 @@ fn checksums_that_are_asked_for_are_on_the_wire() {
                     assert!(burst[0].request_checksum(UDP as u16, 6));
                     assert_eq!(queue.tx_burst(&mut cache, &mut burst), 1);
                     let mut received = vec![0; 9000];
-                    let count = socket.recv(&mut received).unwrap_or_else(|error| {
+                    let count = sheafio_tests::recv(&socket, &mut received).unwrap_or_else(|error| {
                         panic!(
                             "{mode:?}, metadata {metadata}, {len} bytes: {error}; {:?}",
                             queue.counters().totals()

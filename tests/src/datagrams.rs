@@ -1,6 +1,7 @@
 //! Numbered datagrams between kernel peers: what arrives is checked to be whole, and to come once.
 
 use std::{
+    io,
     net::UdpSocket,
     os::fd::AsRawFd,
     time::{Duration, Instant},
@@ -31,6 +32,20 @@ pub(crate) fn set_receive_buffer(socket: &impl AsRawFd, bytes: i32) {
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const bytes).cast(), len) };
 }
 
+/// Receives a datagram; a socket with a time-out is interrupted when the process is stopped and goes on (signal(7)), as with
+/// its whole machine, and is asked again.
+///
+/// # Errors
+/// Those of recv(2), but for that.
+pub fn recv(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match socket.recv(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            received => return received,
+        }
+    }
+}
+
 /// A datagram that carries its number and a body that follows from it, of at least 4 bytes.
 #[must_use]
 pub fn datagram(number: u32, len: usize) -> Vec<u8> {
@@ -47,7 +62,7 @@ pub fn receive_numbers(socket: &UdpSocket, expected: usize) -> Vec<u32> {
     let (mut numbers, mut buffer) = (Vec::new(), vec![0; 65_536]);
     let start = Instant::now();
     while numbers.len() < expected && start.elapsed() < PATIENCE * 4 {
-        let Ok(len) = socket.recv(&mut buffer) else { break };
+        let Ok(len) = recv(socket, &mut buffer) else { break };
         let number = u32::from_be_bytes(buffer[..4].try_into().expect("4 bytes"));
         assert_eq!(buffer[..len], datagram(number, len), "the content of datagram {number} changed");
         numbers.push(number);

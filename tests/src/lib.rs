@@ -21,7 +21,7 @@ mod simulated;
 
 pub use bpf::{BpfObject, PASS_ALL};
 pub use command::{CommandCopy, Ended, Fwd, example, refused, refused_by, run_sheafio, sheafio};
-pub use datagrams::{datagram, receive_numbers, socket};
+pub use datagrams::{datagram, receive_numbers, recv, socket};
 pub use forget::forget;
 pub use held::{read_what_was_held, write_until_held};
 pub use netns::{Netns, Veth, run, succeeds};
