@@ -35,8 +35,8 @@ const POLL_US: i32 = 20;
 /// off. The values are those that the kernel's documentation names.
 const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "200000")];
 
-/// How long a run before this one may take to put its settings back; and the guards, when they are not needed any more
-/// or have our part to do.
+/// How long a run before this one may take to put its settings back, which only they wait for who come while it does; and
+/// the guards, when they are not needed any more or have our part to do.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 const GUARD_LIMIT: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_millis(1);

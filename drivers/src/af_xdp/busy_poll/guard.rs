@@ -34,12 +34,17 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Starts it for a setting, in a process group of its own: it is not meant by signals of a terminal to ours.
+    /// Starts it for a setting, unless it could do nothing.
     pub(super) fn start(file: &File, before: &str, value: &str) -> io::Result<Self> {
         if !others_may_administer() {
             let why = "it would have no CAP_NET_ADMIN: capabilities of a file are not its children's, ambient ones are";
             return Err(io::Error::other(why));
         }
+        Self::spawn(file, before, value)
+    }
+
+    /// Starts it whatever it may do, in a process group of its own: it is not meant by signals of a terminal to ours.
+    pub(super) fn spawn(file: &File, before: &str, value: &str) -> io::Result<Self> {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", SCRIPT, "sheafio-busy-poll", before, value]);
         let shell = shell.stdin(Stdio::piped()).stdout(file.try_clone()?).stderr(Stdio::null());

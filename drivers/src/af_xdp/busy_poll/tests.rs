@@ -1,6 +1,11 @@
-//! What can be seen on files that stand for settings; on real devices, see the tests of queues.
+//! What can be seen on files that stand for settings, to which no right is needed; on real devices, see `tests/busy_poll.rs`.
 
-use std::{env, fs, path::PathBuf, process};
+use std::{
+    env, fs,
+    path::PathBuf,
+    process,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -38,7 +43,7 @@ fn the_guard_is_there_before_the_value_is() {
     let mut at_start = None;
     let guard = |file: &File, before: &str, value: &str| {
         at_start = Some(read(file)?);
-        Guard::start(file, before, value)
+        Guard::spawn(file, before, value)
     };
     let (changed, no_guard) = Changed::set(setting.open(), "2", guard).unwrap().unwrap();
     assert_eq!((at_start.as_deref(), no_guard.is_none(), setting.value().as_str()), (Some("0"), true, "2"));
@@ -49,7 +54,7 @@ fn the_guard_is_there_before_the_value_is() {
 #[test]
 fn only_the_very_value_that_was_set_is_ours() {
     let setting = Setting::new("ours", "000000");
-    let set = || Changed::set(setting.open(), "200000", Guard::start).unwrap().unwrap().0;
+    let set = || Changed::set(setting.open(), "200000", Guard::spawn).unwrap().unwrap().0;
     // The value of the other setting, which someone has put into this one.
     let changed = set();
     fs::write(&setting.0, "2").unwrap();
@@ -68,6 +73,29 @@ fn wait_until(what: &str, is_so: &dyn Fn() -> bool) {
     }
 }
 
+/// The guard of a run that was killed may still have its work to do; but anyone can hold the lock, for as long as they like.
+#[test]
+fn a_setting_that_someone_holds_is_waited_for_until_then_and_no_longer() {
+    let setting = Setting::new("held", "0\n");
+    let (held, file) = (setting.open(), setting.open());
+    held.lock().unwrap();
+    wait_for_guard(&file, Instant::now());
+    assert!(setting.open().try_lock().is_err(), "it is still theirs");
+
+    let is_put_back = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(20 * RETRY);
+            is_put_back.store(true, Ordering::Relaxed);
+            held.unlock().unwrap();
+        });
+        // Relaxed: the lock that is given and taken lies between.
+        wait_for_guard(&file, Instant::now() + Duration::from_mins(1));
+        assert!(is_put_back.load(Ordering::Relaxed), "did not wait");
+    });
+    assert!(setting.open().try_lock().is_err(), "it is ours by now");
+}
+
 /// Where its work is done already, nothing is lost when it is killed; else it is left to it, however long that takes.
 #[test]
 fn a_guard_that_hangs_is_killed_when_it_has_no_work() {
@@ -77,7 +105,7 @@ fn a_guard_that_hangs_is_killed_when_it_has_no_work() {
         stat.rsplit(')').next()?.trim_start().chars().next()
     };
     let hanging = || {
-        let changed = Changed::set(setting.open(), "2", Guard::start).unwrap().unwrap().0;
+        let changed = Changed::set(setting.open(), "2", Guard::spawn).unwrap().unwrap().0;
         let pid = changed.guard.as_ref().unwrap().pid();
         kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::STOP).unwrap();
         wait_until("stopped", &|| state(pid) == Some('T'));
