@@ -12,7 +12,7 @@ use sheafio_drivers::{
     drop_rights,
 };
 use sheafio_mempool::{Burst, Hugepages, Mempool};
-use sheafio_tests::{CommandCopy, Fwd, Netns, Veth, can_make_networks, sheafio, skip, succeeds};
+use sheafio_tests::{CommandCopy, Fwd, Netns, Veth, can_make_networks, run, sheafio, skip, succeeds};
 
 const PEER: &str = "10.0.0.1";
 const OURS: &str = "10.0.0.2";
@@ -223,7 +223,7 @@ fn guards_that_hang_do_not_keep_a_run_from_closing() {
     let fwd = Fwd::start(&netns, &["-p", BUSY]);
     let guards = guards(&fwd);
     for guard in &guards {
-        sheafio_tests::run("kill", &["-STOP", &guard.to_string()]);
+        run("kill", &["-STOP", &guard.to_string()]);
     }
     fwd.end().assert_conserved();
     assert_settings(&netns, OWN, "put back without them");
@@ -321,9 +321,9 @@ fn the_device_is_never_another_namespaces() {
     let enter = ["nsenter", &inside];
     // Without CAP_SYS_ADMIN a process can't get a sysfs of its own namespace.
     let bound = ["setpriv", "--inh-caps", "-sys_admin", "--bounding-set", "-sys_admin"];
-    let run = ["fwd", "--json", "-p", BUSY];
+    let fwd = ["fwd", "--json", "-p", BUSY];
     let start = |mounts: &Netns, by: &[&[&str]]| {
-        let words = [&by.concat()[..], &[program.to_str().unwrap()], &run].concat();
+        let words = [&by.concat()[..], &[program.to_str().unwrap()], &fwd].concat();
         let fwd = Fwd::start_program(mounts, words[0].into(), &words[1..]);
         fwd.wait_for_xdp(&netns, "ve0");
         fwd
@@ -410,16 +410,33 @@ fn a_guard_without_the_right_is_told_of() {
         skip(name, "the folder for temporary files keeps no file capabilities");
         return;
     }
-    let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
-    let words = [&user[..], &[copy.path(), "fwd", "--json", "-p", BUSY]].concat();
-    let fwd = Fwd::start_program(&netns, words[0].into(), &words[1..]);
-    fwd.wait_for_xdp(&netns, "ve0");
-    assert_settings(&netns, POLLED, "of a user with the capabilities");
-    let ended = fwd.end();
+    let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let start = |held: &[&str]| {
+        let words = [&user[..], held, &["--", copy.path(), "fwd", "--json", "-p", BUSY]].concat();
+        let fwd = Fwd::start_program(&netns, words[0].into(), &words[1..]);
+        fwd.wait_for_xdp(&netns, "ve0");
+        assert_settings(&netns, POLLED, "of a user with the capabilities");
+        fwd
+    };
+    let ended = start(&[]).end();
     ended.assert_conserved();
     for part in ["nobody puts napi_defer_hard_irqs back", "no CAP_NET_ADMIN", "echo 0 > /sys/class/net/ve0/"]
     {
         assert!(ended.stderr.contains(part), "'{part}' is missing in: {}", ended.stderr);
     }
     assert_settings(&netns, OWN, "put back by the user");
+
+    // Ambient capabilities are theirs too.
+    run("setcap", &["-r", copy.path()]);
+    let ambient = "+net_admin,+net_raw,+bpf,+ipc_lock,+dac_override";
+    let held = ["--inh-caps", ambient, "--ambient-caps", ambient];
+    let ended = start(&held).end();
+    ended.assert_conserved();
+    assert!(!ended.stderr.contains("nobody puts"), "{}", ended.stderr);
+    let killed = start(&held);
+    killed.signal(libc::SIGKILL);
+    assert_eq!(killed.wait().code, None);
+    wait_until("the guards have put the settings back", || {
+        settings(&netns) == (OWN.0.to_owned(), OWN.1.to_owned())
+    });
 }
