@@ -12,7 +12,7 @@ use sheafio_mempool::{Burst, PoolCache};
 
 use crate::{DropReason, QueueCounters};
 
-/// How long closing the queues of one lcore takes at most, one after the other, where nothing moves any more.
+/// How long closing the queues of one lcore waits at most, one after the other, where nothing moves any more.
 const CLOSE_LIMIT: Duration = Duration::from_millis(1800);
 /// What each of them has of it at least, whatever those before have taken; with more than 18 queues that is longer.
 const CLOSE_LEAST: Duration = Duration::from_millis(100);
@@ -56,11 +56,12 @@ pub trait Queue: Send {
     /// the device has let go of. The queue receives and sends nothing afterwards; closing it again
     /// does nothing. Dropping a queue closes it too.
     ///
-    /// It waits for the device until `end` at most. What a call into the kernel takes, such as one that waits there for a NIC
+    /// It waits for the device until `end` at most; with no time left it sends nothing more, and asks once whether a
+    /// zero-copy driver has let go. What a call into the kernel takes, such as one that waits there for a NIC
     /// that is reset, comes on top.
     fn close_by(&mut self, cache: &mut PoolCache, end: Instant) -> Closed;
 
-    /// Does so within 1.8 s. For several queues of an lcore there are [`close_ends`].
+    /// Does so, and waits for at most 1.8 s. For several queues of an lcore there are [`close_ends`].
     fn close(&mut self, cache: &mut PoolCache) -> Closed {
         self.close_by(cache, Instant::now() + CLOSE_LIMIT)
     }
@@ -104,8 +105,8 @@ impl Sum for Closed {
     }
 }
 
-/// Until when each of so many queues may wait that an lcore closes one after the other: all within 1.8 s, of which 100 ms
-/// are kept for each that is still to come. Take one just before its queue is closed, for [`Queue::close_by`].
+/// Until when each of so many queues may wait that an lcore closes one after the other: all of them for 1.8 s at most, of which
+/// 100 ms are kept for each that is still to come; each for 100 ms at least, so more than 18 wait for longer. Take one just before its queue is closed, for [`Queue::close_by`].
 pub fn close_ends(queues: usize) -> impl Iterator<Item = Instant> {
     let start = Instant::now();
     (0..queues).rev().map(move |others| start + close_within(start.elapsed(), others))

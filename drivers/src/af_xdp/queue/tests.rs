@@ -382,4 +382,10 @@ fn closing_waits_no_longer_than_it_may() {
         assert_eq!(bench.queue.counters().totals().drops(DropReason::TxUnsent), 1);
         bench.close();
     }
+    // One that was never polled, as of an lcore that could not start, has nothing to wait for.
+    let kernel = Played::default();
+    let mut bench = Bench::new(kernel.clone());
+    bench.queue.close_by(&mut bench.cache, Instant::now() + Duration::from_mins(1));
+    assert_eq!(kernel.ticks.load(Ordering::Relaxed), 0, "of no poll");
+    bench.close();
 }
