@@ -140,6 +140,34 @@ fn a_server_whose_program_was_taken_off_ends_with_1() {
     assert!(ended.stdout.lines().last().unwrap().contains(r#""conserved":true"#), "{ended:?}");
 }
 
+/// It may happen just before the end, when nobody looks any more: here the run stands still meanwhile.
+#[test]
+fn a_program_that_was_taken_off_just_before_the_end_is_no_good_end() {
+    if !can_make_networks("a_program_that_was_taken_off_just_before_the_end_is_no_good_end") {
+        return;
+    }
+    let (netns, veth) = network(2);
+    let socket = veth.peer.enter(|| UdpSocket::bind((PEER, 0)).unwrap());
+    veth.set_neighbour("10.0.0.2", "02:00:00:00:00:aa");
+    for takes_off in [false, true] {
+        let first = Fwd::start(&netns, &["-p", "ve0", "--mode", "rxonly"]);
+        first.wait_for_lines(1);
+        first.pause();
+        if takes_off {
+            let other = ["fwd", "-p", "ve0,start=1,force=yes", "--duration", "100ms"];
+            assert_eq!(Fwd::start_program(&netns, sheafio(), &other).wait().code, Some(0));
+        }
+        // To a program that counts them, or to none.
+        (0..20).for_each(|_| assert!(socket.send_to(&[0; 60], ("10.0.0.2", 9)).is_ok()));
+        first.signal(libc::SIGTERM);
+        first.signal(libc::SIGCONT);
+        let ended = first.wait();
+        assert_eq!(ended.code, Some(i32::from(takes_off)), "{ended:?}");
+        let port = &ended.assert_all_home()["ports"][0];
+        assert_eq!((&port["unexplained_rx"], &port["unexplained_tx"]), (&0.into(), &0.into()), "{port}");
+    }
+}
+
 /// One interface, named twice: its second opening would take the first one's packets.
 #[test]
 fn an_interface_can_be_named_once() {

@@ -100,7 +100,8 @@ pub(crate) struct FwdArgs {
 /// What a port may be called, and its options.
 const PORT_KEYS: &str = "\
 Keys of a PORT, with their defaults:
-  eth0, af_xdp:eth0   queues=1 (or a list: 0-3+6, or all that it has: all), start=0 (with a number of queues), mode=auto|native|generic, copy=auto|copy|zerocopy,
+  eth0, af_xdp:eth0   queues=1 (or a list: 0-3+6, or all that it has: all), start=0 (with a number of queues),
+                      mode=auto|native|generic, copy=auto|copy|zerocopy,
                       frags=auto|yes|no (packets in several frames; auto: if one of the MTU does not fit into one),
                       ring=2048 (slots of each ring, a power of two, 64 to 32768; fewer if the pool is small),
                       fill=N (frames kept ready for reception; as many as ring), force=no|yes,
@@ -111,7 +112,8 @@ Keys of a PORT, with their defaults:
                       macswap and rxonly),
                       steer=all|none|RULE+RULE (what is taken; all else goes on to the kernel): a RULE is one of
                       arp, ip, ip6, tcp, udp, sctp, icmp, icmp6, proto47 (an IP protocol), 0x88b5 (an ethertype),
-                      with @ADDRESS or @ADDRESS/BITS and :PORT of the destination: steer=arp+udp:7+tcp@[fd00::2]:80+udp@[fd00::/64]
+                      with @ADDRESS or @ADDRESS/BITS and :PORT of the destination:
+                      steer=arp+udp:7+tcp@[fd00::2]:80+udp@[fd00::/64]
   ring:a              size=1024 (slots, a power of two); name it twice for its two ends
   null:0              queues=1, len=64 (bytes, 14 to 1728)
   sim:0               queues=1, seed=1, packets=N (that arrive; endless), len=64 (bytes, from 60 on), ring=2048,
@@ -135,8 +137,8 @@ With --json, one object a second and a last one with \"final\": true:
                                                        device was not ready, refused (frames)
                       rx_no_frame, rx_ring_full, rx_too_large   lost by the kernel before they were received
                       rx_invalid, rx_unread            descriptor not in one frame, or twice; in the RX ring at close
-                      not_for_us, malformed            icmpecho: no request in one frame, or damaged; malformed: too short for the
-                                                       VLAN tag that is put back (metadata=yes)
+                      not_for_us, malformed            icmpecho: no request in one frame, or damaged; malformed:
+                                                       too short for the VLAN tag that is put back (metadata=yes)
   lcores[]          cpu; busy: part of the cycles in polls with work, 0 to 1; cycles_per_packet: busy
                     cycles of the time-stamp counter a packet; both in this second (final: whole run)
   ports[]           besides: by_queue: rx_packets, tx_packets and dropped (for any reason) of each queue;

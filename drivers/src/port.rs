@@ -61,7 +61,7 @@ pub trait Control: Send {
     }
 
     /// Whether the port receives nothing any more although its device is there: someone else took the XDP program off. Known
-    /// from the look ([`Control::changes`]) that told of it on.
+    /// from the look ([`Control::changes`]) that told of it on, and when the port has closed.
     fn is_deaf(&self) -> bool {
         false
     }

@@ -145,8 +145,8 @@ stays on its RX queue, and each queue has an equal share of --max-flows; a flow 
 --buffer takes in both directions. Packets are as large as the interface's MTU at the start and a frame allow. With several
 queues, what comes of no known connection is not reset (tcp_other_queue): it may be another queue's.
 
-Exit code: 0; 1 if frames were lost in the end, or the kernel has no io_uring for us (stack kernel); 2 if it could not start
-as asked.
+Exit code: 0; 1 if frames were lost in the end, the devices of all ports are gone, another program took ours off a port, or
+the kernel has no io_uring for us (stack kernel); 2 if it could not start as asked.
 
 With --json (stack user), one object a second and a last one with \"final\": true:
   flows, half_open  TCP connections now, and those that are being opened

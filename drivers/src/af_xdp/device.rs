@@ -104,6 +104,8 @@ struct Seen {
     /// The driver's own statistics that speak of losses, at the start.
     statistics: BTreeMap<String, u64>,
     end: (Option<Link>, Option<Link>),
+    /// Someone else took the program off.
+    has_lost_program: bool,
     /// At the last look.
     last: Link,
     last_statistics: BTreeMap<String, u64>,
@@ -123,6 +125,7 @@ impl Device {
             last_statistics: statistics.clone(),
             statistics,
             end: (None, None),
+            has_lost_program: false,
             last: now,
         };
         Some(Self { index, mode, control, netlink, seen: Mutex::new(seen) })
@@ -140,17 +143,23 @@ impl Device {
     pub(super) fn end(&self) {
         let now = link(&self.netlink, self.index);
         let mut seen = self.seen();
-        if seen.end.1.is_none() {
-            seen.end.0 = now;
-        }
+        seen.end.0 = now;
     }
 
     /// Someone else took the program off, at some moment before this: what came since it was attached may have come to it
-    /// or not.
+    /// or not. Does nothing where the device is gone, which took the program along, and once that is known.
     pub(super) fn lost_program(&self) {
         let now = link(&self.netlink, self.index);
         let mut seen = self.seen();
-        seen.end = (Some(seen.start.1), Some(now.unwrap_or(seen.last)));
+        if let (Some(now), false) = (now, seen.has_lost_program) {
+            seen.has_lost_program = true;
+            seen.end = (Some(seen.start.1), Some(now));
+        }
+    }
+
+    /// Whether that has happened.
+    pub(super) fn has_lost_program(&self) -> bool {
+        self.seen().has_lost_program
     }
 
     /// It is off, and an RCU grace period is over since. Does nothing where [`Device::end`] was not called before, or

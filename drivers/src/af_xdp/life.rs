@@ -155,7 +155,7 @@ impl Control for Life {
     }
 
     fn is_deaf(&self) -> bool {
-        self.seen.was_taken_off
+        self.seen.was_taken_off || self.device.as_ref().is_some_and(|device| device.has_lost_program())
     }
 
     fn changes(&mut self) -> Vec<Change> {

@@ -53,6 +53,7 @@ fn counts_are_those_between_the_programs_coming_and_going() {
     let seen = Seen {
         start: (link_of(&[(RX_PACKETS, 100), (RX_DROPPED, 7)]), link_of(&[(RX_PACKETS, 103)])),
         statistics: BTreeMap::from([("rx_queue_drops".to_owned(), 5), ("rx_dropped".to_owned(), 1)]),
+        has_lost_program: false,
         end: (Some(link_of(&[(RX_PACKETS, 1000)])), Some(link_of(&[(RX_PACKETS, 1005), (RX_DROPPED, 9)]))),
         last: link_of(&[(RX_PACKETS, 2000), (RX_DROPPED, 20), (TX_PACKETS, 50), (TX_DROPPED, 3)]),
         last_statistics: BTreeMap::from([("rx_queue_drops".to_owned(), 9), ("rx_dropped".to_owned(), 99)]),

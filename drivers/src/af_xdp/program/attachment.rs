@@ -89,13 +89,7 @@ impl Attachment {
     /// Whether someone else took the program off the interface. A link that was taken off, or whose interface is
     /// gone, tells interface 0; what this process took off itself has no link any more.
     pub(in crate::af_xdp) fn was_taken_off(&self) -> bool {
-        let state = self.state.lock().expect("no panic under this lock");
-        state.link.as_ref().is_some_and(|link| {
-            link_info(link.as_fd()).is_none_or(|info| {
-                // SAFETY: the link was made as one of type XDP, so this is the union's member.
-                unsafe { info.__bindgen_anon_1.xdp.ifindex == 0 }
-            })
-        })
+        self.state.lock().expect("no panic under this lock").link.as_ref().is_some_and(is_off)
     }
 
     /// Takes the program off, for a device that is ours no more.
@@ -119,11 +113,21 @@ impl Drop for Attachment {
 impl Attached {
     fn take_off(&mut self) {
         if let Some(link) = self.link.take() {
-            self.device.iter().for_each(|device| device.end());
+            // Also at the very end, for nobody may have looked since.
+            let is_off = is_off(&link);
+            self.device.iter().for_each(|device| if is_off { device.lost_program() } else { device.end() });
             // SAFETY: the descriptor is a link's. That it is detached already is no error.
             unsafe { sys::bpf_link_detach(link.as_raw_fd()) };
         }
         self.polling = None;
         self.memberships = None;
     }
+}
+
+/// Whether a program is off the interface to which this link had attached it.
+fn is_off(link: &OwnedFd) -> bool {
+    link_info(link.as_fd()).is_none_or(|info| {
+        // SAFETY: the link was made as one of type XDP, so this is the union's member.
+        unsafe { info.__bindgen_anon_1.xdp.ifindex == 0 }
+    })
 }
